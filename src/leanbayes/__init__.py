@@ -1,0 +1,100 @@
+"""leanbayes: make the PyTorch network you already have Bayesian, at a cost you can pay.
+
+Names load on first use, so that ``import leanbayes`` costs no more than the names you touch.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+from ._version import __version__
+
+if TYPE_CHECKING:
+    from .artifacts import load as load
+    from .artifacts import save as save
+    from .compress.prune import prune_ as prune_
+    from .convert.apply import bayesianize_ as bayesianize_
+    from .convert.apply import restore_ as restore_
+    from .convert.plan import Plan as Plan
+    from .convert.plan import plan as plan
+    from .cost import cost as cost
+    from .errors import LeanBayesError as LeanBayesError
+    from .errors import LeanBayesWarning as LeanBayesWarning
+    from .estimators import BayesClassifier as BayesClassifier
+    from .estimators import BayesRegressor as BayesRegressor
+    from .evaluate import evaluate as evaluate
+    from .kl import kl_sum as kl_sum
+    from .methods import Dropout as Dropout
+    from .methods import MeanField as MeanField
+    from .methods import VariationalDropout as VariationalDropout
+    from .predict.api import predict as predict
+    from .predict.predictive import Predictive as Predictive
+    from .priors import LogUniform as LogUniform
+    from .priors import Normal as Normal
+    from .priors import ScaleMixture as ScaleMixture
+    from .priors import StudentT as StudentT
+    from .sampling import using as using
+    from .train import ELBO as ELBO
+    from .train import callbacks as callbacks
+    from .train import fit as fit
+    from .train import warmup as warmup
+
+_HOMES = {
+    "BayesClassifier": "estimators",
+    "BayesRegressor": "estimators",
+    "Dropout": "methods",
+    "ELBO": "train.elbo",
+    "LeanBayesError": "errors",
+    "LeanBayesWarning": "errors",
+    "LogUniform": "priors",
+    "MeanField": "methods",
+    "Normal": "priors",
+    "Plan": "convert.plan",
+    "Predictive": "predict.predictive",
+    "ScaleMixture": "priors",
+    "StudentT": "priors",
+    "VariationalDropout": "methods",
+    "bayesianize_": "convert.apply",
+    "callbacks": "train.callbacks",
+    "cost": "cost",
+    "evaluate": "evaluate",
+    "fit": "train.fit",
+    "kl_sum": "kl",
+    "load": "artifacts",
+    "plan": "convert.plan",
+    "predict": "predict.api",
+    "prune_": "compress.prune",
+    "restore_": "convert.apply",
+    "save": "artifacts",
+    "using": "sampling",
+    "warmup": "train.schedules",
+}
+
+__all__ = ["__version__", *sorted(_HOMES)]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'leanbayes' has no attribute {name!r}")
+    value = getattr(import_module(f"leanbayes.{home}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__
+
+
+class _Package(ModuleType):
+    """Some rooms are called like their verb (predict, evaluate, cost): the name on the package stays the verb."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _HOMES and isinstance(value, ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -1,0 +1,177 @@
+"""Frozen dataclasses and their JSON round trip through an allow-list.
+
+No torch here: the command line builds its options from configs without paying for an import of torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from typing import Any, TypeVar
+
+from .errors import ConfigError
+
+T = TypeVar("T")
+_KINDS: dict[str, type] = {}
+
+
+def configurable(cls: type[T]) -> type[T]:
+    """Put a frozen dataclass on the allow-list of what `from_dict` may build.
+
+    A class attribute ``version`` (default 1) rises when the meaning of its fields changes.
+    """
+    if not dataclasses.is_dataclass(cls) or not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        raise TypeError(f"{cls.__name__} must be a frozen dataclass")
+    if cls.__name__ in _KINDS and _KINDS[cls.__name__].__qualname__ != cls.__qualname__:
+        raise TypeError(f"two configs are called {cls.__name__}")
+    _KINDS[cls.__name__] = cls
+    return cls
+
+
+def to_dict(config: Any) -> dict[str, Any]:
+    """The JSON form of a config.
+
+    >>> from leanbayes.priors import Normal
+    >>> to_dict(Normal(std=0.5))
+    {'kind': 'Normal', 'version': 1, 'mean': 0.0, 'std': 0.5}
+    """
+    name = type(config).__name__
+    if _KINDS.get(name) is not type(config):
+        raise ConfigError(f"expected a registered config, received {name}; decorate its class with @configurable")
+    fields = {f.name: _encode(getattr(config, f.name)) for f in dataclasses.fields(config)}
+    return {"kind": name, "version": getattr(config, "version", 1), **fields}
+
+
+def from_dict(data: Any) -> Any:
+    """The config that `to_dict` wrote; anything unknown, ill-typed or from the future is refused."""
+    if not isinstance(data, dict) or not isinstance(data.get("kind"), str):
+        raise ConfigError(f"expected a mapping with a 'kind', received {_short(data)}")
+    _announce()
+    cls: Any = _KINDS.get(data["kind"])
+    if cls is None:
+        raise ConfigError(f"unknown config kind {data['kind']!r}; known: {', '.join(sorted(_KINDS))}")
+    version, known = data.get("version", 1), getattr(cls, "version", 1)
+    if not isinstance(version, int) or isinstance(version, bool) or version < 1:
+        raise ConfigError(f"{data['kind']}: expected a version of 1 or more, received {_short(version)}")
+    if version > known:
+        raise ConfigError(f"{data['kind']}: written by a newer leanbayes (version {version}, this one reads {known})")
+    hints = typing.get_type_hints(cls)
+    fields = {f.name for f in dataclasses.fields(cls)}
+    given = {k: v for k, v in data.items() if k not in ("kind", "version")}
+    if unknown := sorted(given.keys() - fields):
+        raise ConfigError(f"{data['kind']}: unknown field {unknown[0]!r}; known: {', '.join(sorted(fields))}")
+    values = {k: _decode(v, hints[k], f"{data['kind']}.{k}") for k, v in given.items()}
+    try:
+        return cls(**values)
+    except TypeError as error:
+        raise ConfigError(f"{data['kind']}: {error}") from error
+
+
+def _announce() -> None:
+    """Import the rooms whose configs must be known before anything is decoded."""
+    from . import methods, priors  # noqa: F401
+
+
+def _encode(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return to_dict(value)
+    if isinstance(value, (tuple, list)):
+        return [_encode(v) for v in value]
+    if isinstance(value, dict):
+        return {str(k): _encode(v) for k, v in value.items()}
+    if isinstance(value, float) and not math.isfinite(value):
+        return {"float": repr(value)}
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    raise ConfigError(f"expected a plain value, received {_short(value)}")
+
+
+def _decode(value: Any, hint: Any, where: str) -> Any:
+    if isinstance(value, dict) and "kind" in value:
+        value = from_dict(value)
+    elif isinstance(value, dict) and set(value) == {"float"}:
+        if value["float"] not in ("inf", "-inf", "nan"):
+            raise ConfigError(f"{where}: expected inf, -inf or nan, received {_short(value['float'])}")
+        value = float(value["float"])
+    if not _fits(value, hint):
+        raise ConfigError(f"{where}: expected {_name(hint)}, received {_short(value)}")
+    origin = typing.get_origin(hint)
+    if origin is tuple:
+        value = tuple(value)
+    return float(value) if hint is float else value
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    origin, arguments = typing.get_origin(hint), typing.get_args(hint)
+    if hint is Any:
+        return True
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, a) for a in arguments)
+    if origin is typing.Literal:
+        return any(value == a and type(value) is type(a) for a in arguments)
+    if origin is tuple:
+        if not isinstance(value, (tuple, list)):
+            return False
+        if len(arguments) == 2 and arguments[1] is Ellipsis:
+            return all(_fits(v, arguments[0]) for v in value)
+        return len(value) == len(arguments) and all(_fits(v, a) for v, a in zip(value, arguments, strict=True))
+    if origin is dict:
+        return isinstance(value, dict) and all(
+            _fits(k, arguments[0]) and _fits(v, arguments[1]) for k, v in value.items()
+        )
+    if hint is type(None):
+        return value is None
+    if hint is float:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    return isinstance(value, origin or hint)
+
+
+def _name(hint: Any) -> str:
+    return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def _number(config: Any, field: str) -> float:
+    value = getattr(config, field)
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ConfigError(f"{type(config).__name__}.{field}: expected a finite number, received {_short(value)}")
+    return value
+
+
+def check_finite(config: Any, *fields: str) -> None:
+    """Each field is a finite number."""
+    for field in fields:
+        _number(config, field)
+
+
+def check_positive(config: Any, *fields: str) -> None:
+    """Each field is a finite number above zero."""
+    for field in fields:
+        if (value := _number(config, field)) <= 0:
+            raise ConfigError(f"{type(config).__name__}.{field}: expected a number above 0, received {value}")
+
+
+def check_between(config: Any, field: str, low: float, high: float, *, open_high: bool = False) -> None:
+    """The field is a finite number in [low, high], or in [low, high)."""
+    value = _number(config, field)
+    if not (low <= value < high if open_high else low <= value <= high):
+        bracket = ")" if open_high else "]"
+        raise ConfigError(
+            f"{type(config).__name__}.{field}: expected a number in [{low}, {high}{bracket}, received {value}"
+        )
+
+
+def check_choice(config: Any, field: str, choices: typing.Iterable[Any]) -> None:
+    """The field is one of the choices."""
+    value, known = getattr(config, field), list(choices)
+    if value not in known:
+        listed = ", ".join(map(repr, known))
+        raise ConfigError(f"{type(config).__name__}.{field}: expected one of {listed}, received {_short(value)}")

@@ -1,0 +1,93 @@
+"""Making a model Bayesian in place, and plain again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from ..errors import ConversionError
+from .plan import Plan, plan
+from .record import ensure
+from .rules import Rules
+
+_HOOKS = (
+    "_forward_hooks",
+    "_forward_hooks_with_kwargs",
+    "_forward_hooks_always_called",
+    "_forward_pre_hooks",
+    "_forward_pre_hooks_with_kwargs",
+    "_backward_hooks",
+    "_backward_pre_hooks",
+)
+
+
+def bayesianize_(model: nn.Module, rules: Rules, *, strict: bool = False) -> Plan:
+    """Replace the selected layers of a model by Bayesian ones, in place; pretrained weights become the means.
+
+    All replacements are made before the first is put in, so an error leaves the model as it was.
+
+    >>> import leanbayes as lb
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> report = bayesianize_(model, {nn.Linear: lb.MeanField()})
+    >>> report.converted
+    ['0', '2']
+    """
+    done = plan(model, rules, strict=strict)
+    modules = dict(model.named_modules())
+    memo: dict[int, Any] = {}
+    replacements: dict[int, nn.Module] = {}
+    for entry in done.entries:
+        if entry.method is None:
+            continue
+        module = modules[entry.name]
+        replacement = entry.method.convert(module, memo)
+        replacement.__dict__["method"] = entry.method
+        _carry_hooks(module, replacement)
+        replacements[id(module)] = replacement
+    _swap(model, replacements)
+    ensure(model)
+    return done
+
+
+def restore_(model: nn.Module) -> nn.Module:
+    """Give the plain modules back, with the posterior means as their parameters; raises where there are none.
+
+    >>> import leanbayes as lb
+    >>> model = nn.Sequential(nn.Linear(4, 2))
+    >>> before = model[0].weight.clone()
+    >>> _ = lb.bayesianize_(model, lb.MeanField())
+    >>> bool((restore_(model)[0].weight == before).all())
+    True
+    """
+    plain: dict[int, nn.Module] = {}
+    tied: dict[int, nn.Parameter] = {}
+    for name, module in model.named_modules():
+        if "method" not in module.__dict__:
+            continue
+        try:
+            restored = module.restored()  # type: ignore[operator]
+        except ConversionError as error:
+            raise ConversionError(f"{name}: {error}") from error
+        for parameter, posterior in getattr(module, "posteriors", {}).items():
+            restored._parameters[parameter] = tied.setdefault(id(posterior), restored._parameters[parameter])
+        _carry_hooks(module, restored)
+        plain[id(module)] = restored
+    if not plain:
+        raise ConversionError("expected a model with Bayesian layers, found none; nothing to restore")
+    _swap(model, plain)
+    return model
+
+
+def _swap(model: nn.Module, replacements: dict[int, nn.Module]) -> None:
+    """Put every replacement wherever its original stands."""
+    for parent in list(model.modules()):
+        for name, child in parent._modules.items():
+            if child is not None and id(child) in replacements:
+                parent._modules[name] = replacements[id(child)]
+
+
+def _carry_hooks(old: nn.Module, new: nn.Module) -> None:
+    for name in _HOOKS:
+        if getattr(old, name, None):
+            setattr(new, name, getattr(old, name))

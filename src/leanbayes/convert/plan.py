@@ -1,0 +1,290 @@
+"""What a conversion would do: every module matched, checked and counted, and nothing touched."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from ..config import to_dict
+from ..errors import ConversionError
+from ..methods.base import Method
+from .rules import Rule, Rules, no_match, parse
+
+NORMS = (
+    nn.modules.batchnorm._NormBase,
+    nn.LayerNorm,
+    nn.GroupNorm,
+    nn.LocalResponseNorm,
+    *((nn.RMSNorm,) if hasattr(nn, "RMSNorm") else ()),
+)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One module of a plan.
+
+    name, aliases: where it stands in the model; a tied module stands in several places and is converted once.
+    method: what it is given, or None where it is left alone.
+    why: the rule that chose the method, or the reason it is left alone.
+    before, after: numbers of parameters; a tensor that two entries share counts in the first.
+    """
+
+    name: str
+    aliases: tuple[str, ...]
+    kind: str
+    method: Method | None
+    why: str
+    before: int
+    after: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What `bayesianize_` would do (or has done). Print it for a table."""
+
+    entries: tuple[Entry, ...]
+    parameters_before: int
+    parameters_after: int
+
+    @property
+    def converted(self) -> list[str]:
+        """Names of the modules that become random."""
+        return [e.name for e in self.entries if e.method is not None]
+
+    @property
+    def left_alone(self) -> dict[str, str]:
+        """Names of the parametrised modules that do not, with the reason."""
+        return {e.name: e.why for e in self.entries if e.method is None}
+
+    @property
+    def growth(self) -> float:
+        """Parameters after, as a multiple of before."""
+        return self.parameters_after / max(self.parameters_before, 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The plan as JSON."""
+        return {
+            "parameters_before": self.parameters_before,
+            "parameters_after": self.parameters_after,
+            "modules": [
+                {
+                    "name": e.name,
+                    "aliases": list(e.aliases),
+                    "type": e.kind,
+                    "method": None if e.method is None else to_dict(e.method),
+                    "why": e.why,
+                    "parameters_before": e.before,
+                    "parameters_after": e.after,
+                }
+                for e in self.entries
+            ],
+        }
+
+    def __str__(self) -> str:
+        from .table import plan_table
+
+        return plan_table(self)
+
+
+def plan(model: nn.Module, rules: Rules, *, strict: bool = False) -> Plan:
+    """Match every module of a model against the rules and check that the conversion can be done; touch nothing.
+
+    rules: a method for all it can treat, or a mapping from selectors (module, name glob, type, callable of name and
+        module) to methods; None leaves alone. `leanbayes.convert.rules` states the precedence.
+    strict: refuse if any layer with parameters, norm layers aside, would be left alone without a rule that says so.
+
+    >>> import leanbayes as lb
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    >>> plan(model, {nn.Linear: lb.MeanField(), "2": None}).converted
+    ['0']
+    """
+    if not isinstance(model, nn.Module):
+        raise ConversionError(f"expected an nn.Module, received {type(model).__name__}")
+    ordered = parse(rules, model)
+    aliases = _aliases(model)
+    hits: dict[Rule, list[str]] = {rule: [] for rule in ordered}
+    refusals: dict[Rule, str] = {}
+    chosen: dict[str, tuple[Rule | None, str]] = {}
+    for name, module in model.named_modules():
+        if _inside_converted(name, model):
+            continue
+        rule = next((r for r in ordered if r.matches(name, aliases[name], module, model)), None)
+        for other in ordered:
+            if other.matches(name, aliases[name], module, model):
+                hits[other].append(name)
+        chosen[name] = _choose(name, module, rule, refusals)
+    converted = {name: rule for name, (rule, _) in chosen.items() if rule is not None}
+    _check_rules(ordered, hits, refusals, converted, chosen, model)
+    if strict:
+        _check_strict(model, chosen)
+    return _count(model, aliases, chosen)
+
+
+def _choose(name: str, module: nn.Module, rule: Rule | None, refusals: dict[Rule, str]) -> tuple[Rule | None, str]:
+    """The rule that converts a module, or None with the reason that it stays."""
+    if getattr(module, "is_bayes_layer", False):
+        return None, "already Bayesian (restore_ it first to convert it again)"
+    if rule is None:
+        return None, _default_reason(module)
+    if rule.method is None:
+        return None, f"excluded by {rule.text}"
+    reason = rule.method.refuses(module)
+    if reason is not None:
+        if module._parameters or not list(module.children()):
+            refusals.setdefault(rule, f"{name or 'the model'} ({type(module).__name__}): {reason}")
+        return None, "norm layer, passes through" if isinstance(module, NORMS) else reason
+    if name == "":
+        raise ConversionError(
+            f"the model itself is a {type(module).__name__}, which cannot be replaced in place; "
+            "wrap it: nn.Sequential(model)"
+        )
+    return rule, rule.text
+
+
+def _default_reason(module: nn.Module) -> str:
+    from ..layers.operations import refusal
+
+    if isinstance(module, NORMS):
+        return "norm layer, passes through"
+    return refusal(module) or "no rule matches it"
+
+
+def _check_rules(
+    ordered: list[Rule],
+    hits: dict[Rule, list[str]],
+    refusals: dict[Rule, str],
+    converted: dict[str, Rule],
+    chosen: dict[str, tuple[Rule | None, str]],
+    model: nn.Module,
+) -> None:
+    for rule in ordered:
+        won = [name for name, r in converted.items() if r is rule]
+        if not hits[rule] and len(ordered) > 1:
+            raise no_match(rule, model)
+        if rule.method is not None and not won and rule in refusals:
+            raise ConversionError(f"rule {rule.text} converts nothing: {refusals[rule]}")
+    if not converted:
+        reasons = {why for name, (_, why) in chosen.items() if dict(model.named_modules())[name]._parameters}
+        detail = "; ".join(sorted(reasons)) or "it has no layers with parameters"
+        if len(ordered) == 1 and not hits[ordered[0]] and ordered[0].rank < 3:
+            raise no_match(ordered[0], model)
+        raise ConversionError(f"nothing in this {type(model).__name__} would be converted: {detail}")
+
+
+def _check_strict(model: nn.Module, chosen: dict[str, tuple[Rule | None, str]]) -> None:
+    modules = dict(model.named_modules())
+    for name, (rule, why) in chosen.items():
+        module = modules[name]
+        has_own = any(p is not None for p in module._parameters.values())
+        if rule is None and has_own and not isinstance(module, NORMS) and not why.startswith(("excluded", "already")):
+            raise ConversionError(
+                f"strict: {name or 'the model'} ({type(module).__name__}) would be left alone: {why}; "
+                f'exclude it with a rule {{"{name}": None}} or drop strict=True'
+            )
+
+
+def _count(model: nn.Module, aliases: dict[str, list[str]], chosen: dict[str, tuple[Rule | None, str]]) -> Plan:
+    """Convert weightless copies to learn what each method takes and adds, and check that ties stay whole."""
+    modules = dict(model.named_modules())
+    ghosts: dict[int, nn.Parameter] = {}
+    memo: dict[int, Any] = {}
+    seen_before: set[int] = set()
+    seen_after: set[int] = set()
+    taken: dict[int, tuple[str, Method]] = {}
+    entries = []
+    for name, (rule, why) in chosen.items():
+        module = modules[name]
+        own = [p for p in module._parameters.values() if p is not None]
+        if rule is None and not own and not (getattr(module, "is_bayes_layer", False)):
+            continue
+        if getattr(module, "is_bayes_layer", False):
+            own = list(module.parameters())
+        ghost = _ghost(module, ghosts)
+        after = list(ghost.parameters())
+        if rule is not None:
+            assert rule.method is not None
+            replacement = rule.method.convert(ghost, memo)
+            after = list(replacement.parameters())
+            kept = {id(p) for p in after}
+            for original, shadow in zip(module._parameters.values(), ghost._parameters.values(), strict=True):
+                if original is not None and id(shadow) not in kept:
+                    taken[id(original)] = (name, rule.method)
+        entries.append(
+            Entry(
+                name=name,
+                aliases=tuple(a for a in aliases[name] if a != name),
+                kind=type(module).__name__,
+                method=None if rule is None else rule.method,
+                why=why,
+                before=_new_parameters(own, seen_before),
+                after=_new_parameters(after, seen_after),
+            )
+        )
+    _check_ties(modules, chosen, taken)
+    total = sum(p.numel() for p in model.parameters())
+    counted = sum(e.before for e in entries)
+    return Plan(tuple(entries), total, total - counted + sum(e.after for e in entries))
+
+
+def _check_ties(
+    modules: dict[str, nn.Module], chosen: dict[str, tuple[Rule | None, str]], taken: dict[int, tuple[str, Method]]
+) -> None:
+    for name, module in modules.items():
+        for parameter_name, parameter in module._parameters.items():
+            if parameter is None or id(parameter) not in taken:
+                continue
+            owner, method = taken[id(parameter)]
+            rule = chosen.get(name, (None, ""))[0]
+            if rule is None or rule.method != method:
+                other = "left alone" if rule is None else f"given {rule.method}"
+                raise ConversionError(
+                    f"{name}.{parameter_name} is tied to {owner}, which would be given {method}, "
+                    f"while {name} would be {other}; "
+                    "give both the same rule, or exclude both"
+                )
+
+
+def _ghost(module: nn.Module, ghosts: dict[int, nn.Parameter]) -> nn.Module:
+    """A copy of one module whose parameters have shapes but no values; tied parameters stay tied."""
+    ghost = copy.copy(module)
+    ghost._parameters = {}
+    for name, p in module._parameters.items():
+        if p is not None and id(p) not in ghosts:
+            meta = p if isinstance(p, nn.UninitializedParameter) else torch.empty_like(p, device="meta")
+            ghosts[id(p)] = nn.Parameter(meta, requires_grad=p.requires_grad)
+        ghost._parameters[name] = None if p is None else ghosts[id(p)]
+    if not getattr(module, "is_bayes_layer", False):
+        ghost._modules = {}  # its children have entries of their own
+    return ghost
+
+
+def _new_parameters(parameters: list[nn.Parameter], seen: set[int]) -> int:
+    total = 0
+    for p in parameters:
+        if id(p) not in seen:
+            seen.add(id(p))
+            total += 0 if isinstance(p, nn.UninitializedParameter) else p.numel()
+    return total
+
+
+def _aliases(model: nn.Module) -> dict[str, list[str]]:
+    """Every name of each module, keyed by its first name."""
+    first: dict[int, str] = {}
+    names: dict[str, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        names.setdefault(first.setdefault(id(module), name), []).append(name)
+    return names
+
+
+def _inside_converted(name: str, model: nn.Module) -> bool:
+    """Whether a module is a part of an already converted layer (a posterior, say)."""
+    parent = name.rpartition(".")[0]
+    while parent:
+        if getattr(model.get_submodule(parent), "is_bayes_layer", False):
+            return True
+        parent = parent.rpartition(".")[0]
+    return False

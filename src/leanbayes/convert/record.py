@@ -1,0 +1,54 @@
+"""What leanbayes remembers of a model, kept on the model itself as plain data.
+
+Which layer was converted by which method is written on the layers (``layer.method``); the rest stands in a small
+`Record`. Neither is a parameter or a buffer: the state_dict of a model does not know them, `leanbayes.save` does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+if TYPE_CHECKING:
+    from ..methods.base import Method
+
+_KEY = "_leanbayes"
+
+
+@dataclass
+class Record:
+    """likelihood: what the outputs mean, in JSON form, once a model has been fitted (see `leanbayes.likelihoods`)."""
+
+    likelihood: dict[str, Any] | None = None
+
+    def callbacks(self, model: nn.Module) -> list[Any]:
+        """The callbacks of every method in the model, each method once."""
+        methods = dict.fromkeys(conversions(model).values())
+        return [callback for method in methods for callback in method.callbacks(model)]
+
+
+def get(model: nn.Module) -> Record | None:
+    """The record of a model, found also behind wrappers such as DistributedDataParallel."""
+    return next((m.__dict__[_KEY] for m in model.modules() if _KEY in m.__dict__), None)
+
+
+def ensure(model: nn.Module) -> Record:
+    """The record of a model, made if there is none."""
+    record = get(model)
+    if record is None:
+        record = model.__dict__[_KEY] = Record()
+    return record
+
+
+def conversions(model: nn.Module) -> dict[str, Method]:
+    """The converted layers of a model by name, each with the method that made it; a tied layer once.
+
+    >>> import leanbayes as lb
+    >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+    >>> _ = lb.bayesianize_(model, lb.Dropout(0.5))
+    >>> conversions(model)
+    {'0': Dropout(rate=0.5)}
+    """
+    return {name: m.__dict__["method"] for name, m in model.named_modules() if "method" in m.__dict__}

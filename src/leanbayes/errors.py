@@ -1,0 +1,41 @@
+"""One base error, one base warning; every message says what was expected, what came, and what to do next."""
+
+
+class LeanBayesError(Exception):
+    """Base of everything leanbayes raises on purpose."""
+
+
+class ConfigError(LeanBayesError, ValueError):
+    """A setting is unknown, of the wrong type or out of range."""
+
+
+class ConversionError(LeanBayesError, ValueError):
+    """A model cannot be converted (or restored) as asked; it has not been touched."""
+
+
+class DataError(LeanBayesError, ValueError):
+    """A data set, batch or file of data is missing, damaged or of the wrong shape."""
+
+
+class TrainingError(LeanBayesError, RuntimeError):
+    """Training cannot start or go on."""
+
+
+class PredictionError(LeanBayesError, RuntimeError):
+    """A prediction cannot be made as asked."""
+
+
+class EvaluationError(LeanBayesError, ValueError):
+    """A metric is undefined for what it was given."""
+
+
+class ArtifactError(LeanBayesError, ValueError):
+    """A file is damaged, foreign, from the future, or does not fit the model; nothing has been changed."""
+
+
+class MissingExtraError(LeanBayesError, ImportError):
+    """An optional package is needed; the message gives the pip command."""
+
+
+class LeanBayesWarning(UserWarning):
+    """Something will work, but perhaps not as hoped."""

@@ -1,0 +1,169 @@
+"""A posterior in the place of a parameter: the one Bayesian layer, for any operation and any posterior."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import ConversionError, PredictionError
+from ..kl import kl
+from ..sampling import context, draw
+from .estimators import ESTIMATORS
+from .shell import StandIn
+
+if TYPE_CHECKING:
+    from ..posteriors.base import Posterior
+    from ..priors import Prior
+
+
+class BayesLayer(StandIn):
+    """A Linear, convolution, transposed convolution or Embedding whose weight (and bias) is a distribution.
+
+    posteriors: q of each random parameter by name; a parameter that is not named stays an ordinary one.
+    priors: p of each random parameter by name.
+    approximation: which KL formula where a pair has several (see `leanbayes.kl.kl`).
+
+    Reading ``layer.weight`` gives a draw (the mean under ``mean_only``), so code that uses it directly keeps working.
+
+    >>> import leanbayes as lb
+    >>> model = nn.Sequential(nn.Linear(4, 3))
+    >>> _ = lb.bayesianize_(model, lb.MeanField())
+    >>> model[0](torch.zeros(2, 4)).shape, model[0].in_features
+    (torch.Size([2, 3]), 4)
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        posteriors: dict[str, Posterior],
+        priors: dict[str, Prior],
+        *,
+        estimator: str = "local",
+        approximation: str | None = None,
+    ) -> None:
+        super().__init__(module, taken=tuple(posteriors))
+        self.posteriors = nn.ModuleDict(posteriors)
+        self.priors = priors
+        self.estimator = estimator
+        self.approximation = approximation
+        self.train(module.training)
+
+    def forward(self, x: Tensor, *extra: Any) -> Tensor:
+        """The module's operation under one draw of the noise, or at the means."""
+        if context.mean_only:
+            return self.compute(x, self.mean("weight"), self.mean("bias"), *extra)
+        estimator = context.estimator or self.estimator
+        if not all(q.gaussian for q in self.posteriors.values()):
+            estimator = "weight"  # the others need independent Gaussian elements
+        return ESTIMATORS[estimator](self, x, *extra)
+
+    def compute(self, x: Tensor, weight: Tensor | None, bias: Tensor | None, *extra: Any) -> Tensor:
+        """The operation itself, with these values of its parameters."""
+        return self.operation.apply(self.shell, x, weight, bias, *extra)
+
+    @property
+    def takes_indices(self) -> bool:
+        """Whether inputs select rows of the weight instead of being multiplied with it."""
+        return self.operation.spatial < 0
+
+    def mean(self, name: str) -> Tensor | None:
+        """E of a parameter; the parameter itself where it is not random."""
+        q = self._posterior(name)
+        if q is None:
+            return self._parameters.get(name)
+        if context.mean_only and not q.has_mean:
+            raise PredictionError(
+                "mean-only inference is meaningless for weights whose mean is zero by construction: all that was "
+                "learned is in the variances; predict with samples instead"
+            )
+        return q.mean
+
+    def variance(self, name: str) -> Tensor | None:
+        """Var of a parameter, in at least fp32; None where it is not random."""
+        q = self._posterior(name)
+        if q is None:
+            return None
+        variance = q.variance
+        return self._except_padding(name, variance.float() if variance.itemsize < 4 else variance)
+
+    def deviation(self, name: str) -> Tensor | None:
+        """A draw minus its mean, std * eps; None where the parameter is not random."""
+        q = self._posterior(name)
+        return None if q is None else self._except_padding(name, q.std * draw(q))
+
+    def draw(self, name: str) -> Tensor | None:
+        """One draw of a parameter; the parameter itself where it is not random."""
+        q = self._posterior(name)
+        if q is None:
+            return self._parameters.get(name)
+        return self._except_padding(name, q.sample(draw(q)), otherwise=q.mean)
+
+    def kl_terms(self) -> Iterator[tuple[Posterior, Callable[[], Tensor]]]:
+        """Every posterior with its weighed KL, for `leanbayes.kl.kl_sum`."""
+        for name in self.posteriors:
+            q = self._posterior(name)
+            assert q is not None
+            yield (
+                q,
+                lambda name=name, q=q: self._except_padding(  # type: ignore[misc]
+                    name, kl(q, self.priors[name], approximation=self.approximation)
+                ).sum(),
+            )
+
+    def value(self, name: str) -> nn.Parameter | None:
+        """The mean as a parameter; refused where there is none."""
+        q = self._posterior(name)
+        if q is None:
+            return self._parameters.get(name)
+        if not q.has_mean:
+            raise ConversionError(f"its {name} has no mean to restore: it is zero by construction")
+        mean = q.mean
+        return mean if isinstance(mean, nn.Parameter) else nn.Parameter(mean.detach().clone())
+
+    def _posterior(self, name: str) -> Posterior | None:
+        return self.posteriors._modules.get(name)  # type: ignore[return-value]
+
+    def _except_padding(self, name: str, values: Tensor, otherwise: Tensor | float = 0.0) -> Tensor:
+        """The padding row of an Embedding is a constant, not a random variable."""
+        row = getattr(self.shell, "padding_idx", None)
+        if row is None or name != "weight":
+            return values
+        is_padding = (torch.arange(values.shape[0], device=values.device) == row).unsqueeze(1)
+        return torch.where(is_padding, otherwise, values)
+
+    def __getattr__(self, name: str) -> Any:
+        posteriors = self.__dict__.get("_modules", {}).get("posteriors")
+        if posteriors is not None and name in posteriors:
+            return self.mean(name) if context.mean_only else self.draw(name)
+        return super().__getattr__(name)
+
+    def extra_repr(self) -> str:
+        """What it stands for and how it draws."""
+        return f"{super().extra_repr()}, estimator={self.estimator}"
+
+
+def bayes_layer(
+    module: nn.Module,
+    make: Callable[[str], Posterior],
+    prior: Callable[[str], Prior],
+    *,
+    random_bias: bool,
+    memo: dict[int, Posterior],
+    estimator: str,
+    approximation: str | None = None,
+) -> BayesLayer:
+    """A BayesLayer in place of a module, its parameters turned into posteriors by ``make``.
+
+    memo holds posteriors by the identity of the parameter they came from, so that tied parameters share one.
+    """
+    posteriors: dict[str, Posterior] = {}
+    for name in ("weight", "bias") if random_bias else ("weight",):
+        if (parameter := module._parameters.get(name)) is not None:
+            if id(parameter) not in memo:
+                memo[id(parameter)] = make(name)
+            posteriors[name] = memo[id(parameter)]
+    priors = {name: prior(name) for name in posteriors}
+    return BayesLayer(module, posteriors, priors, estimator=estimator, approximation=approximation)

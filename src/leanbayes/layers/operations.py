@@ -1,0 +1,113 @@
+"""The operations a random weight can stand in, as pure functions of (options, input, weight, bias).
+
+Each is linear in the weight, which is all that local reparameterisation and Flipout need. The options (stride, padding,
+padding mode, groups, ...) are read from the *shell*: the module that was replaced, without its parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+Apply = Callable[..., Tensor]
+
+
+@dataclass(frozen=True)
+class Operation:
+    """How a kind of module uses its weight.
+
+    apply: (shell, x, weight, bias, *extra) -> output, the module's own arithmetic.
+    spatial: number of trailing dimensions that share one weight; -1 where inputs are indices.
+    fan_in: the number of inputs that one output sums over.
+    """
+
+    apply: Apply
+    spatial: int
+    fan_in: Callable[[nn.Module], int]
+
+
+def _linear(shell: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return F.linear(x, weight, bias)
+
+
+def _conv(shell: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    # torch's own helper: it knows padding modes and padding="same", and gives the module's result bit for bit
+    return shell._conv_forward(x, weight, bias)
+
+
+def _conv_transpose(
+    shell: Any, x: Tensor, weight: Tensor, bias: Tensor | None, output_size: list[int] | None = None
+) -> Tensor:
+    nd = len(shell.kernel_size)
+    padding = shell._output_padding(x, output_size, shell.stride, shell.padding, shell.kernel_size, nd, shell.dilation)
+    function = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)[nd - 1]
+    return function(x, weight, bias, shell.stride, shell.padding, padding, shell.groups, shell.dilation)
+
+
+def _embedding(shell: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return F.embedding(x, weight, shell.padding_idx, scale_grad_by_freq=shell.scale_grad_by_freq)
+
+
+def _conv_fan_in(shell: Any) -> int:
+    return int(shell.in_channels // shell.groups * math.prod(shell.kernel_size))
+
+
+def _transposed_fan_in(shell: Any) -> int:
+    # an output sums over the taps that reach it: about kernel / stride of them along every dimension
+    taps = (max(1, k // s) for k, s in zip(shell.kernel_size, shell.stride, strict=True))
+    return int(shell.in_channels // shell.groups * math.prod(taps))
+
+
+def _linear_fan_in(shell: Any) -> int:
+    return int(shell.in_features)
+
+
+_OPERATIONS: dict[type[nn.Module], Operation] = {
+    nn.Linear: Operation(_linear, 0, _linear_fan_in),
+    nn.Embedding: Operation(_embedding, -1, lambda shell: 1),
+    **{c: Operation(_conv, n, _conv_fan_in) for n, c in enumerate((nn.Conv1d, nn.Conv2d, nn.Conv3d), 1)},
+    **{
+        c: Operation(_conv_transpose, n, _transposed_fan_in)
+        for n, c in enumerate((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), 1)
+    },
+}
+WEIGHT_LAYERS: tuple[type[nn.Module], ...] = tuple(_OPERATIONS)
+
+
+def operation_of(module: nn.Module) -> Operation:
+    """The operation of a module that `refusal` has nothing against."""
+    return next(o for c, o in _OPERATIONS.items() if isinstance(module, c))
+
+
+def refusal(module: nn.Module) -> str | None:
+    """Why a module's weight cannot be made random, or None where it can.
+
+    >>> refusal(nn.Linear(2, 3)) is None
+    True
+    >>> refusal(nn.LSTM(2, 3))
+    'no operation for LSTM'
+    """
+    kind = next((c for c in _OPERATIONS if isinstance(module, c)), None)
+    if kind is None:
+        return f"no operation for {type(module).__name__}"
+    if parametrize.is_parametrized(module):
+        return "its weight is parametrised (remove the parametrisation first)"
+    if isinstance(module, nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params():
+        return "its shape is not known yet (run one batch through the lazy module first)"
+    if type(module).forward is not kind.forward:
+        return f"{type(module).__name__} has a forward of its own"
+    if not isinstance(module._parameters.get("weight"), nn.Parameter):
+        return "it has no weight parameter (weight norm by hook, or removed)"
+    if isinstance(module, nn.Embedding) and module.max_norm is not None:
+        return "max_norm rewrites the weight in place"
+    if isinstance(module, nn.Embedding) and module.sparse:
+        return "sparse gradients have no variance path"
+    if not module._parameters["weight"].is_floating_point():  # type: ignore[union-attr]
+        return "its weight is not floating point"
+    return None

@@ -1,0 +1,56 @@
+"""Standing in for a module: what a Bayesian layer keeps of the one it replaced."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+from torch import nn
+
+from .operations import operation_of
+
+
+class StandIn(nn.Module):
+    """Base of layers that take the place of a module with a weight.
+
+    shell: a copy of that module without its parameters. It is no submodule (it has nothing to train or save); options
+    and attributes such as ``in_features`` or ``stride`` are read through it, and `restored` fills it again.
+    """
+
+    is_bayes_layer = True
+    shell: nn.Module
+
+    def __init__(self, module: nn.Module, taken: tuple[str, ...] = ()) -> None:
+        super().__init__()
+        bare = copy.copy(module)
+        bare._parameters = dict.fromkeys(module._parameters)
+        object.__setattr__(self, "shell", bare)
+        for name, parameter in module._parameters.items():
+            if name not in taken:
+                self.register_parameter(name, parameter)
+        self.operation = operation_of(module)
+        self.training = module.training
+
+    def value(self, name: str) -> nn.Parameter | None:
+        """What `restored` puts back for a parameter."""
+        return self._parameters.get(name)
+
+    def restored(self) -> nn.Module:
+        """The plain module again, of its own class and options, with the means as its parameters."""
+        plain = copy.copy(self.shell)
+        plain._parameters = {name: self.value(name) for name in self.shell._parameters}
+        plain.training = self.training
+        return plain
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            shell = self.__dict__.get("shell")
+            if shell is not None and name in shell.__dict__:
+                return shell.__dict__[name]
+            raise
+
+    def extra_repr(self) -> str:
+        """What it stands for."""
+        return f"{type(self.shell).__name__}({self.shell.extra_repr()})"

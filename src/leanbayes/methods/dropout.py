@@ -1,0 +1,70 @@
+"""Monte-Carlo dropout (Gal and Ghahramani, 2016): dropout that stays on when predicting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from ..config import check_between
+from ..registry import register
+from .base import Method
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ..posteriors.base import Posterior
+
+
+@register
+@dataclass(frozen=True)
+class Dropout(Method):
+    """Inputs of a Linear, channels into a convolution, dropped at random; no more parameters.
+
+    rate: the probability of being dropped; None keeps the rate of the model's own dropout layers (0.1 elsewhere).
+
+    On its own it takes the model's `nn.Dropout` layers where there are any, since those are what the model was trained
+    with, and otherwise every Linear and convolution but the first, whose inputs are the data.
+
+    >>> from torch import nn
+    >>> import leanbayes as lb
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> lb.bayesianize_(model, lb.Dropout(0.2)).converted
+    ['2']
+    """
+
+    summary: ClassVar[str] = "dropout that stays on; no more parameters"
+
+    rate: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.rate is not None:
+            check_between(self, "rate", 0.0, 1.0, open_high=True)
+
+    def refuses(self, module: nn.Module) -> str | None:
+        """Embeddings (their inputs are indices) and whatever has no weight."""
+        from torch import nn
+
+        from ..layers.dropout import OWN_DROPOUT
+        from ..layers.operations import refusal
+
+        if type(module) in OWN_DROPOUT:
+            return None
+        return "its inputs are indices" if isinstance(module, nn.Embedding) else refusal(module)
+
+    def selects(self, module: nn.Module, model: nn.Module) -> bool:
+        """The model's own dropout layers, or else every weight layer but the first."""
+        from ..layers.dropout import OWN_DROPOUT
+
+        own = [m for m in model.modules() if type(m) in OWN_DROPOUT]
+        if own:
+            return type(module) in OWN_DROPOUT
+        weights = [m for m in model.modules() if self.refuses(m) is None]
+        return module in weights[1:] if len(weights) > 1 else module in weights
+
+    def convert(self, module: nn.Module, memo: dict[int, Posterior]) -> nn.Module:
+        """A layer that masks its inputs; the parameters are the same objects under the same names."""
+        from ..layers.dropout import OWN_DROPOUT, DropoutAlways, DropoutLayer
+
+        if type(module) in OWN_DROPOUT:
+            return DropoutAlways(module, module.p if self.rate is None else self.rate)  # type: ignore[arg-type]
+        return DropoutLayer(module, 0.1 if self.rate is None else self.rate)

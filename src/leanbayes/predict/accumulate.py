@@ -1,0 +1,120 @@
+"""Running averages over samples: memory for the averages, not for the samples."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..errors import PredictionError
+from .predictive import Predictive, entropy
+
+if TYPE_CHECKING:
+    from ..likelihoods import Likelihood
+
+
+class Accumulator:
+    """Takes outputs sample by sample, (data, ...) each, and gives the Predictive.
+
+    settle: a datum takes no more samples once the standard error of every one of its means is below this (in units of
+        the predictive standard deviation for regression); checked every 8 samples, for each datum by itself, so
+        that the answer does not depend on who its neighbours are.
+    """
+
+    check_every = 8
+
+    def __init__(self, likelihood: Likelihood, keep: bool, settle: float | None) -> None:
+        self.likelihood, self.settle = likelihood, settle
+        self.is_probability = likelihood.task in ("classification", "segmentation")
+        self.is_regression = likelihood.task == "regression"
+        self.keep = keep or self.is_regression
+        self.first = self.second = self.inner = self.counts = self.active = torch.empty(0)
+        self.kept: list[Tensor] = []
+        self.kept_noise: list[Tensor] = []
+        self.seen = 0
+        self.dtype = torch.float32
+
+    def add(self, output: Tensor) -> None:
+        """One more sample."""
+        value, inner = self._interpret(output)
+        if not self.seen:
+            # sums in double: they do not depend on how samples were grouped (mps has no double)
+            wide = torch.float32 if value.device.type == "mps" else torch.float64
+            self.dtype = torch.promote_types(value.dtype, torch.float32)
+            self.first, self.second = torch.zeros_like(value, dtype=wide), torch.zeros_like(value, dtype=wide)
+            self.inner = torch.zeros_like(inner, dtype=wide)
+            self.counts = torch.zeros(value.shape[0], dtype=torch.long, device=value.device)
+            self.active = torch.ones(value.shape[0], dtype=torch.bool, device=value.device)
+        self.seen += 1
+        on = self.active
+        mask = _wide(on, value)
+        self.first += torch.where(mask, value, 0)
+        self.second += torch.where(mask, value.to(self.second.dtype), 0).square()
+        self.inner += torch.where(_wide(on, inner), inner, 0)
+        self.counts += on
+        if self.keep:
+            self.kept.append(torch.where(mask, value, torch.nan))
+            if self.is_regression:
+                self.kept_noise.append(torch.where(_wide(on, inner), inner, torch.nan).expand_as(value))
+        if self.settle is not None and self.seen % self.check_every == 0:
+            self._retire()
+
+    @property
+    def settled(self) -> bool:
+        """Whether no datum wants more samples."""
+        return self.seen > 0 and not bool(self.active.any())
+
+    def _interpret(self, output: Tensor) -> tuple[Tensor, Tensor]:
+        """What is averaged, and the uncertainty inside one sample."""
+        if self.is_probability:
+            probabilities = self.likelihood.probs(output)
+            return probabilities, entropy(probabilities)
+        if self.is_regression:
+            mean, noise = self.likelihood.mean_and_noise(output)
+            return mean, noise.expand_as(mean)
+        return output, torch.zeros(output.shape[0], dtype=output.dtype, device=output.device)
+
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        count = self.counts.to(self.first.dtype).reshape(-1, *(1,) * (self.first.ndim - 1))
+        mean = self.first / count
+        return mean, (self.second / count - mean.square()).clamp_min(0)
+
+    def _retire(self) -> None:
+        _, variance = self._moments()
+        count = self.counts.to(variance.dtype).reshape(-1, *(1,) * (variance.ndim - 1))
+        error = (variance / (count - 1).clamp_min(1)).sqrt()
+        if self.is_regression:
+            error = error / (variance + self._average(self.inner)).sqrt().clamp_min(1e-12)
+        assert self.settle is not None
+        self.active &= error.flatten(1).amax(1) > self.settle
+
+    def _average(self, total: Tensor) -> Tensor:
+        return total / self.counts.to(total.dtype).reshape(-1, *(1,) * (total.ndim - 1))
+
+    def result(self, engine: str) -> Predictive:
+        """The averages."""
+        if not self.seen:
+            raise PredictionError("no samples were drawn")
+        mean, variance = self._moments()
+        inner = self._average(self.inner)
+        dtype = self.dtype
+        if self.is_probability:
+            epistemic = (entropy(mean) - inner).clamp_min(0)
+        else:
+            epistemic, variance = variance, variance + (inner if self.is_regression else 0)
+        return Predictive(
+            self.likelihood.task,
+            mean.to(dtype),
+            variance.to(dtype),
+            inner.to(dtype),
+            epistemic.to(dtype),
+            self.counts,
+            engine,
+            torch.stack(self.kept) if self.keep else None,
+            torch.stack(self.kept_noise) if self.is_regression else None,
+        )
+
+
+def _wide(mask: Tensor, like: Tensor) -> Tensor:
+    return mask.reshape(-1, *(1,) * (like.ndim - 1))

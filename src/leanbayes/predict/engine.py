@@ -1,0 +1,147 @@
+"""Drawing outputs: whole networks from the posterior, a vectorised pass where the shared prefix makes it pay."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import batches, sampling
+from ..errors import LeanBayesWarning
+from .probe import probe
+
+LOOP_ROWS = 256
+VMAP_PAIRS = 2048
+
+
+@dataclass
+class Engine:
+    """Draws S outputs of a model for a batch of inputs.
+
+    chunk: the most (datum, sample) pairs computed at once. None: 256 data a pass in a loop; 2,048 pairs under vmap.
+    strategy: "loop" runs the network once a sample; "vmap" runs what precedes the first random layer once, whatever the
+        number of samples; "auto" counts the arithmetic on one datum and takes the cheaper.
+    estimator: "weight" draws whole networks: the same noise for every datum, keyed by (seed, site, sample).
+    group: samples handed out at a time, where the caller may stop early; None for as many as fit.
+    """
+
+    model: nn.Module
+    samples: int
+    seed: int
+    chunk: int | None = None
+    mean_only: bool = False
+    estimator: str = "weight"
+    strategy: str = "auto"
+    group: int | None = None
+    used: str = field(default="", init=False)
+
+    def __post_init__(self) -> None:
+        self.sites = list(sampling.sites(self.model).values())
+        if self.mean_only or not self.sites:
+            self.samples = 1
+        if self.mean_only:
+            self.used = "mean"
+        elif not self.sites:
+            self.used = "deterministic"
+        elif self.estimator != "weight" or self.strategy == "loop" or self.samples == 1:
+            self.used = "loop"
+
+    def blocks(self, inputs: Any) -> Iterator[tuple[Any, Iterator[Tensor]]]:
+        """Pieces of the inputs, each with an iterator over groups of outputs of shape (samples, data, ...)."""
+        if not self.used:
+            self._choose(inputs)
+        total, start = batches.size(inputs), 0
+        while start < total:
+            stop = min(total, start + self._rows())
+            block = batches.rows(inputs, start, stop)
+            yield block, self._groups(block, start)
+            start = stop
+
+    def _rows(self) -> int:
+        if self.used == "vmap":
+            return max(1, (self.chunk or VMAP_PAIRS) // self.samples)
+        return self.chunk or LOOP_ROWS
+
+    def _choose(self, inputs: Any) -> None:
+        """Count where the work is; fall back to a loop, audibly, where vmap refuses the model."""
+        found = probe(self.model, inputs)
+        if self.strategy == "auto" and not found.vmap_pays(self.samples):
+            self.used = "loop"
+            return
+        try:
+            self._vmap(batches.rows(inputs, 0, 1), [0, 1])
+            self.used = "vmap"
+        except Exception as error:  # vmap's refusals have no common type; a model's own fault shows again in the loop
+            self.used = "loop"
+            if found.prefix > 0.1:
+                reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+                warnings.warn(
+                    f"the deterministic prefix ({found.prefix:.0%} of the work) runs again for every sample, because "
+                    f"torch.func.vmap cannot vectorise this model: {reason}",
+                    LeanBayesWarning,
+                    stacklevel=4,
+                )
+
+    def _groups(self, block: Any, start: int) -> Iterator[Tensor]:
+        if self.used == "mean":
+            with sampling.using(mean_only=True):
+                yield self._run(block).unsqueeze(0)
+            return
+        if any(getattr(site, "learns_shape", False) for site in self.sites):
+            self._run(batches.rows(block, 0, 1))  # noise of a run-time shape: let the sites see this block's
+        size = self.group or self.samples
+        if self.used == "vmap":
+            size = min(size, self.chunk or VMAP_PAIRS)
+        for first in range(0, self.samples, size):
+            numbers = list(range(first, min(first + size, self.samples)))
+            if self.used == "vmap":
+                yield self._vmap(block, numbers)
+            else:
+                for number in numbers:
+                    yield self._one(block, start, number).unsqueeze(0)
+
+    def _run(self, block: Any) -> Tensor:
+        return batches.output_tensor(batches.call(self.model, block))
+
+    def _one(self, block: Any, start: int, sample: int) -> Tensor:
+        """One sample by an ordinary pass."""
+        if self.estimator == "weight":
+            with sampling.using(estimator="weight", draws=self._noise(sample)):
+                return self._run(block)
+        torch.manual_seed(sampling.mix(self.seed, sample, start))
+        with sampling.using(estimator=self.estimator):  # type: ignore[arg-type]
+            return self._run(block)
+
+    def _vmap(self, block: Any, numbers: list[int]) -> Tensor:
+        """Several samples in one pass: everything before the first random site stays unbatched."""
+        each = [self._noise(number) for number in numbers]
+        stacked = {key: torch.stack([noise[key] for noise in each]) for key in each[0]}
+
+        def one(draws: dict[int, Tensor]) -> Tensor:
+            with sampling.using(estimator="weight", draws=draws):
+                return self._run(block)
+
+        return torch.func.vmap(one, randomness="different")(stacked)
+
+    def _noise(self, sample: int) -> dict[int, Tensor]:
+        return {id(site): sampling.noise_of(site, self.seed, i, sample) for i, site in enumerate(self.sites)}
+
+
+@contextlib.contextmanager
+def undisturbed(model: nn.Module) -> Iterator[None]:
+    """Evaluation mode without gradients; training flags and the random state are as before when it ends."""
+    flags = {module: module.training for module in model.modules()}
+    model.eval()
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    forked = [device] if device.type == "cuda" else []
+    try:
+        with torch.no_grad(), torch.random.fork_rng(forked):
+            yield
+    finally:
+        for module, training in flags.items():
+            module.training = training

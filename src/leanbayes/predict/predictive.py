@@ -1,0 +1,159 @@
+"""The predictive distribution of a batch: what the model expects, how unsure it is, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ..errors import PredictionError
+
+
+@dataclass(frozen=True)
+class Predictive:
+    """Averages over S networks drawn from the posterior, N data.
+
+    task: "classification", "segmentation", "regression" or "custom".
+    mean: class probabilities (N, C, ...), the expected target (N, ...), or the mean output of a custom task.
+    variance: of the probabilities over samples; for regression the total, epistemic + aleatoric.
+    aleatoric: expected entropy in nats (N, ...); for regression the expected noise variance.
+    epistemic: mutual information of label and weights (N, ...); for regression the variance of the means.
+    counts: samples used for each datum (N,).
+    engine: how they were computed: "vmap", "loop", "mean" (mean_only) or "deterministic" (nothing random).
+    """
+
+    task: str
+    mean: Tensor
+    variance: Tensor
+    aleatoric: Tensor
+    epistemic: Tensor
+    counts: Tensor
+    engine: str
+    drawn: Tensor | None = None
+    noise: Tensor | None = None
+
+    @property
+    def probs(self) -> Tensor:
+        """Class probabilities (N, C, ...)."""
+        self._only("probs", "classification", "segmentation")
+        return self.mean
+
+    @property
+    def labels(self) -> Tensor:
+        """The most probable class (N, ...)."""
+        self._only("labels", "classification", "segmentation")
+        return self.mean.argmax(1)
+
+    @property
+    def entropy(self) -> Tensor:
+        """Of the predictive: total uncertainty in nats; for regression that of the Gaussian with the same moments."""
+        if self.task == "regression":
+            return 0.5 * torch.log(2 * torch.pi * torch.e * self.variance)
+        self._only("entropy", "classification", "segmentation")
+        return entropy(self.mean)
+
+    @property
+    def mutual_information(self) -> Tensor:
+        """H[mean] - mean of H: the part of the entropy that knowing the weights would remove (N, ...)."""
+        self._only("mutual_information", "classification", "segmentation")
+        return self.epistemic
+
+    @property
+    def samples(self) -> Tensor:
+        """What each network said (S, N, ...): probabilities, or means of the target."""
+        if self.drawn is None:
+            raise PredictionError("samples were not kept; call predict(..., keep_samples=True)")
+        return self.drawn
+
+    def log_prob(self, targets: Tensor) -> Tensor:
+        """Log predictive density (or probability) of each target (N,): log of the average over samples."""
+        if self.task == "classification":
+            index = targets.to(self.mean.device).long().unsqueeze(1)
+            return self.mean.gather(1, index).squeeze(1).clamp_min(torch.finfo(self.mean.dtype).tiny).log()
+        if self.task == "segmentation":
+            index = targets.to(self.mean.device).long().unsqueeze(1)
+            chosen = self.mean.gather(1, index).squeeze(1).clamp_min(torch.finfo(self.mean.dtype).tiny).log()
+            return chosen.flatten(1).sum(1)
+        means, variances, log_weights = self._mixture()
+        targets = targets.to(means).reshape(means.shape[1:])
+        density = -0.5 * ((targets - means).square() / variances + torch.log(2 * torch.pi * variances))
+        return torch.logsumexp(log_weights + density.flatten(2).sum(2), dim=0)
+
+    def quantile(self, q: float) -> Tensor:
+        """The q-quantile of the predictive of each target: a mixture of S Gaussians, inverted by bisection."""
+        if not 0.0 < q < 1.0:
+            raise PredictionError(f"expected a quantile between 0 and 1, received {q}")
+        means, variances, log_weights = self._mixture()
+        std = variances.sqrt()
+        reach = 10.0 * std.amax(0)
+        low, high = means.amin(0) - reach, means.amax(0) + reach
+        weights = log_weights.exp().reshape(*log_weights.shape, *(1,) * (means.ndim - 2))
+        for _ in range(60):
+            middle = (low + high) / 2
+            below = (weights * torch.special.ndtr((middle - means) / std)).sum(0) < q
+            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
+        return (low + high) / 2
+
+    def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
+        """The central interval that holds the target with probability ``level``."""
+        if not 0.0 < level < 1.0:
+            raise PredictionError(f"expected a level between 0 and 1, received {level}")
+        return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
+
+    def _mixture(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Means and variances of the components (S, N, ...), log weights (S, N)."""
+        self._only("densities, quantiles and intervals", "regression")
+        assert self.drawn is not None
+        assert self.noise is not None
+        used = torch.arange(self.drawn.shape[0], device=self.drawn.device).unsqueeze(1) < self.counts
+        log_weights = torch.where(used, -torch.log(self.counts.to(self.drawn.dtype)), -torch.inf)
+        return self.drawn.nan_to_num(), self.noise.nan_to_num(nan=1.0), log_weights
+
+    def _only(self, what: str, *tasks: str) -> None:
+        if self.task not in tasks:
+            raise PredictionError(f"{what} exist for {' and '.join(tasks)}; this prediction is of a {self.task} task")
+
+    def __len__(self) -> int:
+        return self.mean.shape[0]
+
+    def __repr__(self) -> str:
+        drawn = int(self.counts.max()) if len(self) else 0
+        return f"Predictive({self.task}, {len(self)} data, {drawn} samples, by {self.engine})"
+
+
+def entropy(probabilities: Tensor, dim: int = 1) -> Tensor:
+    """-sum p log p in nats, with 0 log 0 = 0.
+
+    >>> entropy(torch.tensor([[0.5, 0.5], [1.0, 0.0]]))
+    tensor([0.6931, 0.0000])
+    """
+    return torch.special.entr(probabilities).sum(dim)
+
+
+def join(parts: list[Predictive]) -> Predictive:
+    """One prediction from those of consecutive batches."""
+    first = parts[0]
+
+    def cat(name: str, dim: int = 0) -> Tensor:
+        return torch.cat([getattr(p, name) for p in parts], dim)
+
+    longest = max(p.drawn.shape[0] for p in parts) if first.drawn is not None else 0  # type: ignore[union-attr]
+
+    def stack(name: str) -> Tensor | None:
+        if getattr(first, name) is None:
+            return None
+        return torch.cat([_padded(getattr(p, name), longest) for p in parts], 1)
+
+    return Predictive(
+        first.task, cat("mean"), cat("variance"), cat("aleatoric"), cat("epistemic"), cat("counts"), first.engine,
+        stack("drawn"), stack("noise"),
+    )  # fmt: skip
+
+
+def _padded(samples: Tensor, length: int) -> Tensor:
+    """Samples (S, N, ...) filled up with NaN, where another batch needed more of them."""
+    missing = length - samples.shape[0]
+    if not missing:
+        return samples
+    return torch.cat([samples, samples.new_full((missing, *samples.shape[1:]), torch.nan)])
