@@ -9,7 +9,7 @@ from torch import nn
 from ..errors import ConversionError
 from .plan import Plan, plan
 from .record import ensure
-from .rules import Rules
+from .selectors import Rules
 
 _HOOKS = (
     "_forward_hooks",

@@ -12,7 +12,7 @@ from torch import nn
 from ..config import to_dict
 from ..errors import ConversionError
 from ..methods.base import Method
-from .rules import Rule, Rules, no_match, parse
+from .selectors import Rule, Rules, no_match, parse
 
 NORMS = (
     nn.modules.batchnorm._NormBase,
@@ -94,7 +94,7 @@ def plan(model: nn.Module, rules: Rules, *, strict: bool = False) -> Plan:
     """Match every module of a model against the rules and check that the conversion can be done; touch nothing.
 
     rules: a method for all it can treat, or a mapping from selectors (module, name glob, type, callable of name and
-        module) to methods; None leaves alone. `leanbayes.convert.rules` states the precedence.
+        module) to methods; None leaves alone. `leanbayes.convert.selectors` states the precedence.
     strict: refuse if any layer with parameters, norm layers aside, would be left alone without a rule that says so.
 
     >>> import leanbayes as lb
@@ -112,9 +112,9 @@ def plan(model: nn.Module, rules: Rules, *, strict: bool = False) -> Plan:
     for name, module in model.named_modules():
         if _inside_converted(name, model):
             continue
-        rule = next((r for r in ordered if r.matches(name, aliases[name], module, model)), None)
+        rule = next((r for r in ordered if r.matches(name, aliases[name], module)), None)
         for other in ordered:
-            if other.matches(name, aliases[name], module, model):
+            if other.matches(name, aliases[name], module):
                 hits[other].append(name)
         chosen[name] = _choose(name, module, rule, refusals)
     converted = {name: rule for name, (rule, _) in chosen.items() if rule is not None}

@@ -139,4 +139,4 @@ def _check_count(name: str, value: Any) -> None:
 
 def _on_cpu(prediction: Predictive) -> Predictive:
     tensors = {k: v.cpu() for k, v in vars(prediction).items() if isinstance(v, Tensor)}
-    return dataclasses.replace(prediction, **tensors)
+    return dataclasses.replace(prediction, **tensors)  # type: ignore[arg-type]

@@ -1,0 +1,97 @@
+"""Which method a module gets: rules by module, name, type or callable, and who wins.
+
+Precedence: a rule that names the module itself, then a name glob, then a type, then a callable; within a kind the first
+rule that matches wins. A module or name rule that hits a container holds for everything inside it. The method None
+means: leave alone.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any, TypeAlias
+
+from torch import nn
+
+from ..errors import ConversionError
+from ..methods.base import Method
+
+Selector: TypeAlias = "type[nn.Module] | str | nn.Module | Callable[[str, nn.Module], bool]"
+Rules: TypeAlias = "Method | Mapping[Selector, Method | None]"
+
+
+@dataclass(frozen=True, eq=False)
+class Rule:
+    """One line of a rule set, with its rank (lower wins) and its text for the plan."""
+
+    selector: Any
+    method: Method | None
+    rank: int
+    text: str
+
+    def matches(self, name: str, aliases: list[str], module: nn.Module) -> bool:
+        """Whether the rule speaks of this module of the model."""
+        if self.rank == 0:
+            return any(m is module for m in self.selector.modules())
+        if self.rank == 1:
+            return any(fnmatchcase(part, self.selector) for alias in aliases for part in _ancestry(alias))
+        if self.rank == 2:
+            return isinstance(module, self.selector)
+        return bool(self.selector(name, module))
+
+
+def parse(rules: Any, model: nn.Module) -> list[Rule]:
+    """Rules in order of precedence; anything that is no rule is refused."""
+    if isinstance(rules, Method):
+        method = rules
+        return [Rule(lambda name, module: method.selects(module, model), method, 3, f"{type(method).__name__}()")]
+    if isinstance(rules, type) and issubclass(rules, Method):
+        raise ConversionError(f"expected a method, received the class {rules.__name__}; write {rules.__name__}()")
+    if not isinstance(rules, Mapping):
+        raise ConversionError(
+            f"expected a method or a mapping of selectors to methods, received {type(rules).__name__}; "
+            "for example {nn.Linear: lb.MeanField()}"
+        )
+    if not rules:
+        raise ConversionError("expected at least one rule, received an empty mapping")
+    return sorted((_rule(s, m, model) for s, m in rules.items()), key=lambda rule: rule.rank)
+
+
+def _rule(selector: Any, method: Any, model: nn.Module) -> Rule:
+    if method is not None and not isinstance(method, Method):
+        raise ConversionError(f"rule {selector!r}: expected a method or None, received {method!r}")
+    if isinstance(selector, nn.Module):
+        name = next((n for n, m in model.named_modules() if m is selector), None)
+        if name is None:
+            raise ConversionError(f"a rule names a {type(selector).__name__} that is not part of the model")
+        return Rule(selector, method, 0, f"module {name}")
+    if isinstance(selector, str):
+        return Rule(selector, method, 1, f"name {selector!r}")
+    if isinstance(selector, type):
+        if not issubclass(selector, nn.Module):
+            raise ConversionError(f"expected a module type in a rule, received {selector.__name__}")
+        return Rule(selector, method, 2, f"type {selector.__name__}")
+    if callable(selector):
+        return Rule(selector, method, 3, f"callable {getattr(selector, '__name__', repr(selector))}")
+    raise ConversionError(
+        f"expected a module, a name glob, a module type or a callable (name, module) -> bool as selector, "
+        f"received {selector!r}"
+    )
+
+
+def _ancestry(name: str) -> Iterator[str]:
+    """A dotted name and the names of all that contain it."""
+    while name:
+        yield name
+        name = name.rpartition(".")[0]
+
+
+def no_match(rule: Rule, model: nn.Module) -> ConversionError:
+    """The error for a rule that speaks of nothing in the model, with the nearest names."""
+    names = [n for n, _ in model.named_modules() if n]
+    near = difflib.get_close_matches(rule.selector, names, n=3) if isinstance(rule.selector, str) else []
+    kinds = sorted({type(m).__name__ for m in model.modules() if m._parameters})
+    hint = f"did you mean {', '.join(near)}?" if near else f"the model has layers of type {', '.join(kinds) or 'none'}"
+    return ConversionError(f"rule {rule.text} matches no module; {hint}")
