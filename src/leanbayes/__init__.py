@@ -23,9 +23,7 @@ if TYPE_CHECKING:
     from .cost import cost as cost
     from .errors import LeanBayesError as LeanBayesError
     from .errors import LeanBayesWarning as LeanBayesWarning
-    from .estimators import BayesClassifier as BayesClassifier
-    from .estimators import BayesRegressor as BayesRegressor
-    from .evaluate import evaluate as evaluate
+    from .evaluate.run import evaluate as evaluate
     from .kl import kl_sum as kl_sum
     from .methods import Dropout as Dropout
     from .methods import MeanField as MeanField
@@ -37,14 +35,16 @@ if TYPE_CHECKING:
     from .priors import ScaleMixture as ScaleMixture
     from .priors import StudentT as StudentT
     from .sampling import using as using
-    from .train import ELBO as ELBO
-    from .train import callbacks as callbacks
-    from .train import fit as fit
-    from .train import warmup as warmup
+    from .sklearn import BayesClassifier as BayesClassifier
+    from .sklearn import BayesRegressor as BayesRegressor
+    from .train.elbo import ELBO as ELBO
+    from .train.callbacks import callbacks as callbacks
+    from .train.fit import fit as fit
+    from .train.schedules import warmup as warmup
 
 _HOMES = {
-    "BayesClassifier": "estimators",
-    "BayesRegressor": "estimators",
+    "BayesClassifier": "sklearn",
+    "BayesRegressor": "sklearn",
     "Dropout": "methods",
     "ELBO": "train.elbo",
     "LeanBayesError": "errors",
@@ -60,7 +60,7 @@ _HOMES = {
     "bayesianize_": "convert.apply",
     "callbacks": "train.callbacks",
     "cost": "cost",
-    "evaluate": "evaluate",
+    "evaluate": "evaluate.run",
     "fit": "train.fit",
     "kl_sum": "kl",
     "load": "artifacts",

@@ -1,0 +1,144 @@
+"""CIFAR-10 and CIFAR-100 as published: pickled batches, in their folder or still in the .tar.gz."""
+
+from __future__ import annotations
+
+import os
+import tarfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ..errors import DataError
+from .arrays import Arrays, check_images, check_labels
+from .download import Remote
+from .files import Request, find
+from .pickles import read_pickle
+
+
+class _Layout(NamedTuple):
+    folder: str
+    archive: str
+    md5: str
+    files: dict[str, tuple[str, ...]]
+    meta: str
+    labels: str
+    names: str
+    num_classes: int
+
+
+_LAYOUTS = {
+    "cifar10": _Layout(
+        "cifar-10-batches-py",
+        "cifar-10-python.tar.gz",
+        "c58f30108f718f92721af3b95e74349a",
+        {"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)},
+        "batches.meta",
+        "labels",
+        "label_names",
+        10,
+    ),
+    "cifar100": _Layout(
+        "cifar-100-python",
+        "cifar-100-python.tar.gz",
+        "eb9058c3a382ffc7106e4002c42a8d85",
+        {"train": ("train",), "test": ("test",)},
+        "meta",
+        "fine_labels",
+        "fine_label_names",
+        100,
+    ),
+}
+_URL = "https://www.cs.toronto.edu/~kriz/"
+
+
+def read_cifar(
+    path: str | os.PathLike[str], files: Sequence[str], *, labels: str = "labels", num_classes: int = 10
+) -> tuple[np.ndarray, np.ndarray]:
+    """Images (n, 3, 32, 32) uint8 and labels (n,) int64 of the named batches, in that order.
+
+    `path` is the folder that holds the batches or the published .tar.gz; `labels` is the key they are stored under.
+    The pickles are read with a restricted unpickler that can run nothing.
+
+    >>> import pathlib, pickle, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     batch = {"data": np.zeros((2, 3072), np.uint8), "labels": [3, 9]}
+    ...     _ = (pathlib.Path(folder) / "test_batch").write_bytes(pickle.dumps(batch))
+    ...     images, targets = read_cifar(folder, ["test_batch"])
+    >>> images.shape, targets
+    ((2, 3, 32, 32), array([3, 9]))
+    """
+    batches = [_batch(where, content, labels, num_classes) for where, content in _contents(Path(path), files)]
+    return np.concatenate([images for images, _ in batches]), np.concatenate([targets for _, targets in batches])
+
+
+def build(request: Request) -> Arrays:
+    """CIFAR-10 or CIFAR-100 (fine labels): images (n, 3, 32, 32), labels (n,)."""
+    layout = _LAYOUTS[request.name]
+    wanted = [part for part, asked in (("train", request.train), ("test", request.test)) if asked]
+    paths = [f"{layout.folder}/{layout.files[wanted[0]][0]}", layout.archive]
+    found = find(request, paths, Remote(layout.archive, layout.md5, (_URL + layout.archive,)))
+    source = found if found.name == layout.archive else found.parent
+    parts = {
+        part: read_cifar(source, layout.files[part], labels=layout.labels, num_classes=layout.num_classes)
+        for part in wanted
+    }
+    return Arrays("classification", parts, _class_names(source, layout))
+
+
+def _class_names(source: Path, layout: _Layout) -> tuple[str, ...]:
+    ((where, content),) = _contents(source, [layout.meta])
+    names = read_pickle(content, where).get(layout.names)
+    if not (isinstance(names, list) and len(names) == layout.num_classes and all(type(n) is str for n in names)):
+        raise DataError(f"{where}: expected {layout.num_classes} class names under {layout.names!r}, received others")
+    return tuple(names)
+
+
+def _batch(where: Path, content: bytes, key: str, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
+    batch = read_pickle(content, where)
+    if missing := [k for k in ("data", key) if k not in batch]:
+        raise DataError(f"{where}: expected the keys 'data' and {key!r}, received no {missing[0]!r}")
+    data, labels = batch["data"], batch[key]
+    if not isinstance(data, np.ndarray):
+        raise DataError(f"{where}: expected an array under 'data', received {type(data).__name__}")
+    images = check_images(where, data, (3072,)).reshape(-1, 3, 32, 32)
+    return images, check_labels(where, _whole_numbers(where, labels), len(images), num_classes)
+
+
+def _whole_numbers(where: Path, labels: Any) -> np.ndarray:
+    # Checked one by one before numpy sees them: np.asarray walks nested lists, and these come from anywhere.
+    if isinstance(labels, list) and all(type(label) is int and abs(label) < 2**31 for label in labels):
+        return np.asarray(labels, np.int64)
+    if isinstance(labels, np.ndarray):
+        return labels
+    raise DataError(f"{where}: expected a list of whole numbers as labels, received {type(labels).__name__} of others")
+
+
+def _contents(source: Path, files: Sequence[str]) -> list[tuple[Path, bytes]]:
+    """Each file's place (for messages) and content."""
+    try:
+        found = _from_archive(source, files) if source.is_file() else {n: (source / n).read_bytes() for n in files}
+    except (tarfile.TarError, EOFError, zlib.error) as error:
+        raise DataError(
+            f"{source}: expected a whole .tar.gz, received a damaged one ({error}); delete it and fetch it again"
+        ) from error
+    except OSError as error:
+        raise DataError(
+            f"{source}: expected the files {', '.join(files)}, received {error}; fetch the data set again"
+        ) from error
+    if missing := [name for name in files if name not in found]:
+        raise DataError(f"{source}: expected an archive that holds {missing[0]}, received one without; fetch it again")
+    return [(source / name, found[name]) for name in files]
+
+
+def _from_archive(source: Path, files: Sequence[str]) -> dict[str, bytes]:
+    """Read members in one pass and in memory: nothing is unpacked to disk, so no member's path can matter."""
+    found = {}
+    with tarfile.open(source, "r|*") as archive:
+        for member in archive:
+            name = Path(member.name).name
+            if member.isfile() and name in files and (content := archive.extractfile(member)) is not None:
+                found[name] = content.read()
+    return found

@@ -1,0 +1,98 @@
+"""A data set in memory: named parts of tensors, and all that a model needs to know about them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, TensorDataset
+
+from ..errors import DataError
+
+PARTS = ("train", "val", "test")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class DataSet:
+    """Parts of (inputs, targets), normalised with statistics of the training part.
+
+    ``inputs * std + mean`` is the original, in [0, 1] for images ((n, channels, height, width), mean and std of shape
+    (channels,)) and in its own unit for features ((n, features), mean and std of shape (features,)). Targets are
+    labels (n,) int64, or for regression (n, 1) float32 with ``targets * y_std + y_mean`` the original; masks by four
+    annotators are (n, 4, height, width) bool. What is "unlabelled" has inputs alone.
+
+    >>> from leanbayes.data import load
+    >>> load("digits")
+    DataSet('digits', classification: 1294 train, 144 val, 359 test; inputs (1, 8, 8), 10 classes)
+    """
+
+    name: str
+    task: str
+    parts: Mapping[str, TensorDataset]
+    input_shape: tuple[int, ...]
+    class_names: tuple[str, ...]
+    mean: Tensor
+    std: Tensor
+    y_mean: float = 0.0
+    y_std: float = 1.0
+
+    @property
+    def train(self) -> TensorDataset:
+        """The part to fit."""
+        return self._part("train")
+
+    @property
+    def val(self) -> TensorDataset:
+        """The part to choose by."""
+        return self._part("val")
+
+    @property
+    def test(self) -> TensorDataset:
+        """The part to report on."""
+        return self._part("test")
+
+    @property
+    def num_classes(self) -> int | None:
+        """How many classes there are; None where there are none."""
+        return len(self.class_names) or None
+
+    def _part(self, part: str) -> TensorDataset:
+        if part in self.parts:
+            return self.parts[part]
+        raise DataError(
+            f"{self.name}: expected a {part} part, received a data set of {', '.join(self.parts)} alone; "
+            f"load it with {part!r} in parts= and val_fraction above 0, if the set has one at all"
+        )
+
+    def __repr__(self) -> str:
+        sizes = ", ".join(f"{len(part)} {name}" for name, part in self.parts.items())
+        classes = f", {self.num_classes} classes" if self.num_classes else ""
+        return f"DataSet({self.name!r}, {self.task}: {sizes}; inputs {self.input_shape}{classes})"
+
+
+def loaders(
+    dataset: DataSet, batch_size: int = 128, *, seed: int = 0, num_workers: int = 0
+) -> dict[str, DataLoader[Any]]:
+    """A DataLoader for each part, in the order train, val, test; only the training part is shuffled, by `seed`.
+
+    >>> from leanbayes.data import load
+    >>> train, val, test = loaders(load("digits"), batch_size=64).values()
+    >>> inputs, targets = next(iter(train))
+    >>> inputs.shape, targets.shape
+    (torch.Size([64, 1, 8, 8]), torch.Size([64]))
+    """
+    if type(batch_size) is not int or batch_size < 1:
+        raise DataError(f"expected batch_size as a whole number of 1 or more, received {batch_size!r}")
+    return {
+        name: DataLoader(
+            part,
+            batch_size=batch_size,
+            shuffle=name == "train",
+            generator=torch.Generator().manual_seed(seed),
+            num_workers=num_workers,
+        )
+        for name, part in dataset.parts.items()
+    }

@@ -1,0 +1,35 @@
+"""The embedded digits: 1,797 images that come with scikit-learn."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from .arrays import Arrays
+from .files import Request
+from .splits import hold_out
+
+FULL_SCALE = 16  # a pixel counts the dark ones in a 4x4 block of the 32x32 original
+_TEST_FRACTION = 0.2
+
+
+def build(request: Request) -> Arrays:
+    """Images (n, 1, 8, 8), labels (n,): 1,438 to train on (and cut a validation part from) and 359 to test on.
+
+    The test part is the same whatever the seed, so that runs with different seeds are tested alike. It is stratified
+    by class; the writers are not known, so a writer's digits can be on both sides.
+    """
+    del request
+    images, labels = _images()
+    train, test = hold_out(labels, _TEST_FRACTION, seed=0)
+    parts = {"train": (images[train], labels[train]), "test": (images[test], labels[test])}
+    return Arrays("classification", parts, tuple("0123456789"), FULL_SCALE)
+
+
+@functools.cache
+def _images() -> tuple[np.ndarray, np.ndarray]:
+    from sklearn.datasets import load_digits
+
+    data = load_digits()
+    return data.images.astype(np.uint8)[:, None], data.target.astype(np.int64)

@@ -1,0 +1,63 @@
+"""SVHN, the cropped digits: MATLAB files with X (32, 32, 3, n) and y (n, 1), where 10 stands for the digit 0."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from ..errors import DataError
+from .arrays import Arrays, check_images, check_labels
+from .download import Remote
+from .files import Request, find
+
+_FILES = {
+    "train": ("train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373"),
+    "test": ("test_32x32.mat", "eb5a983be6a315427106f1b164d9cef3"),
+}
+_URL = "http://ufldl.stanford.edu/housenumbers/"
+
+
+def read_svhn(path: str | os.PathLike[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Images (n, 3, 32, 32) uint8 and labels (n,) int64 from 0 to 9.
+
+    >>> import pathlib, tempfile
+    >>> from scipy.io import savemat
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = pathlib.Path(folder) / "test_32x32.mat"
+    ...     savemat(path, {"X": np.zeros((32, 32, 3, 2), np.uint8), "y": np.array([[10], [3]])})
+    ...     images, labels = read_svhn(path)
+    >>> images.shape, labels
+    ((2, 3, 32, 32), array([0, 3]))
+    """
+    from scipy.io import loadmat
+
+    path = Path(path)
+    try:
+        content = loadmat(path, variable_names=["X", "y"])
+    except Exception as error:  # scipy lets whatever a damaged byte leads to through: zlib, struct, Type, Value, ...
+        raise DataError(
+            f"{path}: expected a whole MATLAB file (version 5), received a damaged or foreign one "
+            f"({type(error).__name__}: {error}); delete it and fetch it again"
+        ) from error
+    if missing := [key for key in ("X", "y") if key not in content]:
+        raise DataError(f"{path}: expected the variables X and y, received no {missing[0]}; fetch the file again")
+    images, labels = np.asarray(content["X"]), np.asarray(content["y"])
+    if images.ndim != 4:
+        raise DataError(f"{path}: expected X of shape (32, 32, 3, n), received {images.shape}; fetch the file again")
+    images = check_images(path, np.ascontiguousarray(images.transpose(3, 2, 0, 1)), (3, 32, 32))
+    labels = labels.reshape(-1)
+    # 10 is the digit 0; a stored 0 is the digit 0 too, as copies that were cleaned up have it.
+    return images, check_labels(path, np.where(labels == 10, 0, labels), len(images), 10)
+
+
+def build(request: Request) -> Arrays:
+    """SVHN without its "extra" part: images (n, 3, 32, 32), labels (n,)."""
+    parts = {}
+    for part, asked in (("train", request.train), ("test", request.test)):
+        if asked:
+            file, md5 = _FILES[part]
+            paths = [f"SVHN/{file}", f"svhn/{file}", file]
+            parts[part] = read_svhn(find(request, paths, Remote(file, md5, (_URL + file,))))
+    return Arrays("classification", parts, tuple("0123456789"))
