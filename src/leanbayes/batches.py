@@ -92,5 +92,6 @@ def map_tensors(function: Any, value: Any) -> Any:
     if isinstance(value, Mapping):
         return {k: map_tensors(function, v) for k, v in value.items()}
     if isinstance(value, (tuple, list)):
-        return type(value)(map_tensors(function, v) for v in value)
+        mapped = [map_tensors(function, v) for v in value]
+        return type(value)(*mapped) if hasattr(value, "_fields") else type(value)(mapped)
     return value

@@ -60,7 +60,7 @@ def from_dict(data: Any) -> Any:
     hints = typing.get_type_hints(cls)
     fields = {f.name for f in dataclasses.fields(cls)}
     given = {k: v for k, v in data.items() if k not in ("kind", "version")}
-    if unknown := sorted(given.keys() - fields):
+    if unknown := sorted(given.keys() - fields, key=repr):
         raise ConfigError(f"{data['kind']}: unknown field {unknown[0]!r}; known: {', '.join(sorted(fields))}")
     values = {k: _decode(v, hints[k], f"{data['kind']}.{k}") for k, v in given.items()}
     try:
@@ -100,7 +100,7 @@ def _decode(value: Any, hint: Any, where: str) -> Any:
     origin = typing.get_origin(hint)
     if origin is tuple:
         value = tuple(value)
-    return float(value) if hint is float else value
+    return _float(value, where) if hint is float else value
 
 
 def _fits(value: Any, hint: Any) -> bool:
@@ -130,19 +130,30 @@ def _fits(value: Any, hint: Any) -> bool:
     return isinstance(value, origin or hint)
 
 
+def _float(value: float, where: str) -> float:
+    try:
+        return float(value)
+    except OverflowError as error:
+        raise ConfigError(f"{where}: expected a number that a float can hold, received {_short(value)}") from error
+
+
 def _name(hint: Any) -> str:
     return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # an integer of more digits than Python cares to write
+        text = f"a {type(value).__name__}"
     return text if len(text) <= 60 else text[:57] + "..."
 
 
 def _number(config: Any, field: str) -> float:
-    value = getattr(config, field)
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ConfigError(f"{type(config).__name__}.{field}: expected a finite number, received {_short(value)}")
+    value, where = getattr(config, field), f"{type(config).__name__}.{field}"
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not is_number or not math.isfinite(_float(value, where)):
+        raise ConfigError(f"{where}: expected a finite number, received {_short(value)}")
     return value
 
 
@@ -172,6 +183,13 @@ def check_between(config: Any, field: str, low: float, high: float, *, open_high
 def check_choice(config: Any, field: str, choices: typing.Iterable[Any]) -> None:
     """The field is one of the choices."""
     value, known = getattr(config, field), list(choices)
-    if value not in known:
+    if not any(type(value) is type(k) and value == k for k in known):
         listed = ", ".join(map(repr, known))
         raise ConfigError(f"{type(config).__name__}.{field}: expected one of {listed}, received {_short(value)}")
+
+
+def check_flag(config: Any, *fields: str) -> None:
+    """Each field is True or False."""
+    for field in fields:
+        if not isinstance(value := getattr(config, field), bool):
+            raise ConfigError(f"{type(config).__name__}.{field}: expected True or False, received {_short(value)}")

@@ -26,7 +26,7 @@ class _Context:
     estimator: str | None = None
     mean_only: bool = False
     draws: Mapping[int, Tensor] | None = None
-    watch: Callable[[nn.Module], None] | None = None  # told of every draw; see predict/probe
+    watch: Callable[[nn.Module], None] | None = None  # told of every draw; see `watching`
 
 
 context = _Context()
@@ -58,6 +58,16 @@ def using(
         yield
     finally:
         context.estimator, context.mean_only, context.draws = before
+
+
+@contextlib.contextmanager
+def watching(watch: Callable[[nn.Module], None]) -> Iterator[None]:
+    """Be told of every draw of a block; sites whose shapes depend on the input take note of them meanwhile."""
+    before, context.watch = context.watch, watch
+    try:
+        yield
+    finally:
+        context.watch = before
 
 
 def draw(site: Any) -> Tensor:

@@ -1,0 +1,160 @@
+"""KL(q || p), elementwise, by pair of posterior and prior; and its sum over a model.
+
+Pairs announce their forms with `register_kl`; nothing here scales a KL by the data or averages it: the ELBO does that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from .errors import ConfigError
+from .posteriors import FactorisedGaussian, MultiplicativeGaussian, Posterior, ZeroMeanGaussian
+from .posteriors.base import above_zero
+from .posteriors.log_uniform import cui, exact, kingma, molchanov
+from .priors import LogUniform, Normal, Prior
+
+Kind = Literal["exact", "approximation", "up to a constant", "monte carlo"]
+Rule = Callable[[Any, Any, int], Tensor]  # (q, p, samples) -> elementwise KL
+
+_RULES: dict[tuple[type, type], dict[str, tuple[Kind, Rule]]] = {}
+
+
+def kl(q: Posterior, p: Prior, approximation: str | None = None, samples: int | None = None) -> Tensor:
+    """KL(q || p) = E_q[log q(w) - log p(w)], elementwise, of the shape of q.
+
+    approximation: a name where the pair has several forms ("molchanov", "kingma", "cui", "exact" against LogUniform);
+    None takes the pair's first. What the result is, `kl_kind` says.
+    samples: how many draws a Monte-Carlo estimate takes, 1 unless told; closed forms have no use for it.
+
+    >>> from leanbayes.posteriors import Gaussian
+    >>> q = Gaussian.from_tensor(torch.tensor([1.0, 2.0]), std=1.0)
+    >>> kl(q, Normal())
+    tensor([0.5000, 2.0000], grad_fn=...)
+    """
+    _, rule = _find(q, p, approximation)
+    count = 1 if samples is None else samples
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise ConfigError(f"samples: expected a whole number of at least 1, received {samples!r}")
+    return q.masked(rule(q.whole(), p, count))  # a pruned weight is no random variable and costs nothing
+
+
+def kl_kind(q: Posterior, p: Prior, approximation: str | None = None) -> Kind:
+    """What `kl` gives for the pair: "exact", "approximation", "up to a constant" or "monte carlo".
+
+    >>> from leanbayes.posteriors import Gaussian
+    >>> q = Gaussian.from_tensor(torch.zeros(2))
+    >>> kl_kind(q, Normal()), kl_kind(q, LogUniform()), kl_kind(q, LogUniform(), "exact")
+    ('exact', 'approximation', 'up to a constant')
+    """
+    return _find(q, p, approximation)[0]
+
+
+def kl_sum(model: nn.Module) -> Tensor:
+    """The KL of a whole model: every posterior once, however many layers share it, weighed as its layer says.
+
+    A layer takes part by a method ``kl_terms()`` yielding (posterior, function that gives its scalar term).
+
+    >>> kl_sum(nn.Linear(2, 2))
+    tensor(0.)
+    """
+    terms: dict[int, Tensor] = {}
+    for module in model.modules():
+        layer: Any = module
+        for posterior, term in layer.kl_terms() if hasattr(layer, "kl_terms") else ():
+            if id(posterior) not in terms:
+                terms[id(posterior)] = term()
+    total = torch.zeros((), device=next((p.device for p in model.parameters()), None))
+    for value in terms.values():
+        total = total + value.to(total.device)  # float32 and up: a half-precision term is promoted
+    return total
+
+
+def register_kl(q: type, p: type, *, kind: Kind, name: str | None = None) -> Callable[[Rule], Rule]:
+    """Make ``rule(q, p, samples)`` the KL of a pair of classes and of their subclasses; a pair's first is its default.
+
+    A rule for the prior's own class wins over one for a base of it, whatever the posterior; then the same for q.
+    """
+
+    def record(rule: Rule) -> Rule:
+        _RULES.setdefault((q, p), {})[name or kind] = (kind, rule)
+        return rule
+
+    return record
+
+
+def _find(q: Posterior, p: Prior, approximation: str | None) -> tuple[Kind, Rule]:
+    pairs = ((of_q, of_p) for of_p in type(p).__mro__ for of_q in type(q).__mro__)
+    forms = next((_RULES[pair] for pair in pairs if pair in _RULES), None)
+    here = f"({type(q).__name__}, {type(p).__name__})"
+    if forms is None:
+        known = ", ".join(f"({a.__name__}, {b.__name__})" for a, b in _RULES)
+        raise ConfigError(f"kl: expected a known pair of posterior and prior, received {here}; known: {known}")
+    if approximation is None:
+        return next(iter(forms.values()))
+    if approximation not in forms:
+        known = ", ".join(map(repr, forms))
+        raise ConfigError(f"kl of {here}: expected an approximation among {known}, received {approximation!r}")
+    return forms[approximation]
+
+
+@register_kl(FactorisedGaussian, Normal, kind="exact")
+def _against_normal(q: FactorisedGaussian, p: Normal, _: int) -> Tensor:
+    """KL = (r^2 - 1) / 2 - log r + z^2 / 2 with r = std / p.std and z = (mean - p.mean) / p.std."""
+    ratio, z = above_zero(q.std / p.std), (q.mean - p.mean) / p.std
+    return 0.5 * (ratio.square() - 1) - ratio.log() + 0.5 * z.square()
+
+
+@register_kl(FactorisedGaussian, Prior, kind="monte carlo")
+def _with_exact_entropy(q: FactorisedGaussian, p: Prior, samples: int) -> Tensor:
+    """KL = -H(q) - E_q[log p(w)]: the entropy is exact, the rest is sampled, every draw with its mirror image.
+
+    The mirror image cancels what is odd in the noise, which for a narrow q is nearly all of the variance.
+    """
+    total = torch.zeros_like(q.like)
+    for _ in range(samples):
+        noise = q.noise()
+        total = total + p.log_prob(q.sample(noise)) + p.log_prob(q.sample(-noise))
+    return -q.entropy() - total / (2 * samples)
+
+
+@register_kl(Posterior, Prior, kind="monte carlo")
+def _plain_monte_carlo(q: Posterior, p: Prior, samples: int) -> Tensor:
+    """The mean of log q(w) - log p(w) over reparameterised draws."""
+    total = torch.zeros_like(q.like)
+    for _ in range(samples):
+        w = q.sample(q.noise())
+        total = total + q.log_prob(w) - p.log_prob(w)
+    return total / samples
+
+
+def _log_alpha(q: FactorisedGaussian) -> Tensor:
+    """log of std^2 / mean^2, of a shape that broadcasts to that of q.
+
+    The floor under |mean| / std is far below where any of the curves still changes; under it the gradient is 0, as in
+    the limit, instead of 0 * infinity.
+    """
+    if isinstance(q, MultiplicativeGaussian):
+        return q.log_alpha
+    return -2 * (q.mean.abs() / q.std).clamp_min(1e-18).log()
+
+
+def _register_log_uniform(name: str, kind: Kind, curve: Callable[[Tensor], Tensor]) -> None:
+    @register_kl(FactorisedGaussian, LogUniform, kind=kind, name=name)
+    def _through_alpha(q: FactorisedGaussian, p: LogUniform, _: int) -> Tensor:
+        return curve(_log_alpha(q)).expand(q.shape)
+
+    # A zero-mean Gaussian has alpha = infinity whatever its std: 1/|w| has no scale to compare a std with (variance
+    # networks, appendix C). So the KL is a constant under every name, and 0 in the convention of the curves.
+    @register_kl(ZeroMeanGaussian, LogUniform, kind="up to a constant", name=name)
+    def _constant(q: ZeroMeanGaussian, p: LogUniform, _: int) -> Tensor:
+        return torch.zeros_like(q.like, requires_grad=False)
+
+
+_register_log_uniform("molchanov", "approximation", molchanov)  # first, hence the default
+_register_log_uniform("kingma", "approximation", kingma)
+_register_log_uniform("cui", "approximation", cui)
+_register_log_uniform("exact", "up to a constant", exact)

@@ -1,0 +1,175 @@
+"""q(w): the distribution of one tensor."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import ConfigError
+from ..sampling import draw
+
+
+class Posterior(nn.Module):
+    """The distribution of one tensor, and a random site: what layers, kl and predict know about a weight.
+
+    has_mean: False where the mean is zero by construction, so that inference at the means is meaningless.
+    gaussian: True where elements are independent Gaussians, so that local reparameterisation and Flipout apply.
+    keep: None, or a mask of `shape` after pruning: where it is False the weight is exactly 0, not a random variable.
+
+    A subclass gives `like`, `mean`, `std`, `noise`, `sample` and `log_prob`, each `masked` where it has been pruned.
+    """
+
+    is_site = True
+    has_mean: bool = True
+    gaussian: bool = False
+    keep: Tensor | None
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("keep", None)  # a buffer once it is set: state_dict, .to() and deepcopy carry it
+
+    @property
+    def like(self) -> Tensor:
+        """A parameter that has the shape, device and dtype of the tensor described."""
+        raise NotImplementedError
+
+    @property
+    def shape(self) -> torch.Size:
+        """Shape of the tensor described."""
+        return self.like.shape
+
+    @property
+    def device(self) -> torch.device:
+        """Device of the tensor described."""
+        return self.like.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype of the tensor described."""
+        return self.like.dtype
+
+    @property
+    def mean(self) -> Tensor:
+        """E[w], of that shape."""
+        raise NotImplementedError
+
+    @property
+    def std(self) -> Tensor:
+        """Standard deviation of w, of that shape."""
+        raise NotImplementedError
+
+    @property
+    def variance(self) -> Tensor:
+        """Var[w], of that shape."""
+        return self.std.square()
+
+    def noise(self, generator: torch.Generator | None = None) -> Tensor:
+        """The random numbers one draw needs.
+
+        With a generator they are drawn on its device, in this dtype, and the caller moves them; without, where w lives.
+        """
+        raise NotImplementedError
+
+    def sample(self, noise: Tensor | None = None) -> Tensor:
+        """A reparameterised draw: a deterministic function of the parameters and the noise.
+
+        noise: as `noise` gives it; None takes it from the sampling context, which draws afresh unless told otherwise.
+        """
+        raise NotImplementedError
+
+    def log_prob(self, w: Tensor) -> Tensor:
+        """log q(w), elementwise."""
+        raise NotImplementedError
+
+    def snr(self) -> Tensor:
+        """Signal to noise, |E w| / std, elementwise: what survives a budget.
+
+        Sparse subspace VI's criteria 2 and 4 both rank by this number.
+        """
+        return self.masked(self.mean.abs() / self.std)
+
+    def masked(self, values: Tensor) -> Tensor:
+        """values, of a shape that broadcasts to that of w, with zeros where w has been pruned."""
+        return values if self.keep is None else torch.where(self.keep, values, 0.0)
+
+    def whole(self) -> Self:
+        """This distribution before it was pruned: the same parameters without the mask.
+
+        Formulas that divide by std run on it and are `masked` afterwards, so that no 0 / 0 reaches a gradient.
+        """
+        if self.keep is None:
+            return self
+        other = copy.copy(self)
+        other._buffers = {**self._buffers, "keep": None}
+        return other
+
+    def active_parameters(self) -> int:
+        """The parameters behind weights not pruned; one that several weights share counts while any of them is left."""
+        if self.keep is None:
+            return sum(p.numel() for p in self.parameters())
+        left = self.keep.long()
+        return sum(int(left.sum_to_size(p.shape).count_nonzero()) for p in self.parameters())
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
+        if self.keep is None and prefix + "keep" in state_dict:  # a pruned one is loaded into one that is not yet
+            self.keep = torch.ones(self.shape, dtype=torch.bool, device=self.device)
+        super()._load_from_state_dict(state_dict, prefix, *args)
+
+    def extra_repr(self) -> str:
+        pruned = "" if self.keep is None else f", pruned={int((~self.keep).sum())}"
+        return f"shape={tuple(self.shape)}{pruned}"
+
+
+class FactorisedGaussian(Posterior):
+    """Independent Gaussians, N(mean, std^2) elementwise: all that follows from a mean and a std alone."""
+
+    gaussian = True
+
+    def noise(self, generator: torch.Generator | None = None) -> Tensor:
+        """Standard normals of `shape`."""
+        device = self.device if generator is None else generator.device
+        return torch.randn(self.shape, generator=generator, device=device, dtype=self.dtype)
+
+    def sample(self, noise: Tensor | None = None) -> Tensor:
+        """mean + std * noise (Kingma & Welling, 2014, section 2.4)."""
+        return self.mean + self.std * (draw(self) if noise is None else noise)
+
+    def log_prob(self, w: Tensor) -> Tensor:
+        """-(w - mean)^2 / (2 std^2) - log std - log(2 pi) / 2."""
+        std = above_zero(self.std)
+        z = (w - self.mean) / std
+        return self.masked(-0.5 * z * z - std.log() - 0.5 * math.log(2 * math.pi))
+
+    def entropy(self) -> Tensor:
+        """log std + log(2 pi e) / 2, elementwise."""
+        return self.masked(above_zero(self.std).log() + 0.5 * math.log(2 * math.pi * math.e))
+
+
+def above_zero(std: Tensor) -> Tensor:
+    """std, or the smallest normal number where it is 0, so that its logarithm and its gradient stay finite.
+
+    A weight whose mean is exactly 0 has no spread under multiplicative noise; one such weight must not turn the loss
+    into infinity.
+    """
+    return std.clamp_min(torch.finfo(std.dtype).tiny)
+
+
+def as_parameter(w: Tensor) -> nn.Parameter:
+    """w itself if it is a parameter, else a parameter around it."""
+    return w if isinstance(w, nn.Parameter) else nn.Parameter(w)
+
+
+def check_floating(w: Tensor) -> None:
+    """w is a tensor of real numbers, so that a density over it makes sense."""
+    if not w.is_floating_point():
+        raise ConfigError(f"expected a floating-point tensor, received {w.dtype}; convert it with .float()")
+
+
+def mean_parameter(w: Tensor, requires_grad: bool | None) -> nn.Parameter:
+    """A copy of w as the parameter of a mean, with its device and dtype; requires_grad None keeps its flag too."""
+    check_floating(w)
+    return nn.Parameter(w.detach().clone(), w.requires_grad if requires_grad is None else requires_grad)

@@ -1,0 +1,131 @@
+"""p(w): what is believed about a weight before any data.
+
+No torch at module level: priors are part of the configs, and configs must be cheap to import.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from .config import check_between, check_finite, check_positive, configurable
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["LogUniform", "Normal", "Prior", "ScaleMixture", "StudentT"]
+
+_HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
+
+
+class Prior:
+    """Base of all priors: an elementwise log density.
+
+    proper: whether the density integrates to one; if not, `log_prob` and every KL are defined up to a constant.
+    """
+
+    proper: ClassVar[bool] = True
+
+    def log_prob(self, w: Tensor) -> Tensor:
+        """log p(w), elementwise, of the shape of w."""
+        raise NotImplementedError
+
+
+@configurable
+@dataclass(frozen=True)
+class Normal(Prior):
+    """The Gaussian, N(mean, std^2).
+
+    >>> import torch
+    >>> Normal(std=0.5).log_prob(torch.tensor([0.0, 1.0]))
+    tensor([-0.2258, -2.2258])
+    """
+
+    mean: float = 0.0
+    std: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_finite(self, "mean")
+        check_positive(self, "std")
+
+    def log_prob(self, w: Tensor) -> Tensor:
+        """-(w - mean)^2 / (2 std^2) - log std - log(2 pi) / 2."""
+        z = (w - self.mean) / self.std
+        return -0.5 * z * z - (math.log(self.std) + _HALF_LOG_TWO_PI)
+
+
+@configurable
+@dataclass(frozen=True)
+class LogUniform(Prior):
+    """The log-uniform prior, p(w) proportional to 1 / |w| (Kingma et al., 2015).
+
+    It has no scale of its own, so against N(theta, alpha theta^2) only alpha counts. It is improper.
+
+    >>> import torch
+    >>> LogUniform().log_prob(torch.tensor([1.0, -2.0]))
+    tensor([-0.0000, -0.6931])
+    """
+
+    proper: ClassVar[bool] = False
+
+    def log_prob(self, w: Tensor) -> Tensor:
+        """-log|w|, up to a constant."""
+        return -w.abs().log()
+
+
+@configurable
+@dataclass(frozen=True)
+class StudentT(Prior):
+    """Student's t with heavy tails: a proper stand-in for the log-uniform prior, its limit as df -> 0.
+
+    Variance networks, appendix B, takes df = 1e-16 and finds the same results as with the log-uniform prior.
+
+    >>> import torch
+    >>> StudentT(df=1.0).log_prob(torch.tensor(0.0))  # Cauchy: -log(pi)
+    tensor(-1.1447)
+    """
+
+    df: float = 3.0
+    loc: float = 0.0
+    scale: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_positive(self, "df", "scale")
+        check_finite(self, "loc")
+
+    def log_prob(self, w: Tensor) -> Tensor:
+        """log G((df+1)/2) - log G(df/2) - log(df pi)/2 - log scale - (df+1)/2 log(1 + z^2/df), z = (w - loc)/scale."""
+        import torch
+
+        z = (w - self.loc) / self.scale
+        constant = math.lgamma(0.5 * (self.df + 1)) - math.lgamma(0.5 * self.df)
+        constant -= 0.5 * math.log(self.df * math.pi) + math.log(self.scale)
+        return constant - 0.5 * (self.df + 1) * torch.log1p(z * z / self.df)
+
+
+@configurable
+@dataclass(frozen=True)
+class ScaleMixture(Prior):
+    """A wide and a narrow Gaussian about zero, pi N(0, std1^2) + (1 - pi) N(0, std2^2) (Blundell et al., 2015, eq. 7).
+
+    >>> import torch
+    >>> ScaleMixture(pi=0.5, std1=1.0, std2=1.0).log_prob(torch.tensor(0.0))  # no mixture at all
+    tensor(-0.9189)
+    """
+
+    pi: float = 0.5
+    std1: float = 1.0
+    std2: float = 0.0025
+
+    def __post_init__(self) -> None:
+        check_positive(self, "pi", "std1", "std2")
+        check_between(self, "pi", 0, 1, open_high=True)
+
+    def log_prob(self, w: Tensor) -> Tensor:
+        """log(pi N(w; 0, std1^2) + (1 - pi) N(w; 0, std2^2)), summed in the log domain."""
+        import torch
+
+        wide = Normal(std=self.std1).log_prob(w) + math.log(self.pi)
+        narrow = Normal(std=self.std2).log_prob(w) + math.log1p(-self.pi)
+        return torch.logaddexp(wide, narrow)
