@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from .cost import cost as cost
     from .errors import LeanBayesError as LeanBayesError
     from .errors import LeanBayesWarning as LeanBayesWarning
+    from .evaluate.result import Comparison as Comparison
+    from .evaluate.result import Evaluation as Evaluation
+    from .evaluate.result import compare as compare
     from .evaluate.run import evaluate as evaluate
     from .kl import kl_sum as kl_sum
     from .methods import Dropout as Dropout
@@ -45,8 +48,10 @@ if TYPE_CHECKING:
 _HOMES = {
     "BayesClassifier": "sklearn",
     "BayesRegressor": "sklearn",
+    "Comparison": "evaluate.result",
     "Dropout": "methods",
     "ELBO": "train.elbo",
+    "Evaluation": "evaluate.result",
     "LeanBayesError": "errors",
     "LeanBayesWarning": "errors",
     "LogUniform": "priors",
@@ -59,6 +64,7 @@ _HOMES = {
     "VariationalDropout": "methods",
     "bayesianize_": "convert.apply",
     "callbacks": "train.callbacks",
+    "compare": "evaluate.result",
     "cost": "cost",
     "evaluate": "evaluate.run",
     "fit": "train.fit",

@@ -1,0 +1,146 @@
+"""Does it know what it does not know: can a score tell data of another kind from the test data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ..errors import EvaluationError
+from . import checks
+
+if TYPE_CHECKING:
+    from ..predict import Predictive
+
+Positive = Literal["ood", "in"]
+
+
+def auroc(inside: Tensor, outside: Tensor, *, positive: Positive = "ood") -> float:
+    """The probability that an out-of-domain datum scores higher than one of the domain: P(o > i) + P(o = i) / 2.
+
+    inside, outside: (N,) and (M,) scores that rise with doubt. The same whichever side is called positive.
+
+    >>> auroc(torch.tensor([0.1, 0.4]), torch.tensor([0.3, 0.9]))
+    0.75
+    """
+    from sklearn.metrics import roc_auc_score
+
+    truth, scores = _labelled(inside, outside, positive)
+    return float(roc_auc_score(truth, scores))
+
+
+def aupr(inside: Tensor, outside: Tensor, *, positive: Positive = "ood") -> float:
+    """The average precision of finding the positive side: sum_k (R_k - R_{k-1}) P_k over thresholds k.
+
+    Not interpolated. It depends on the ratio of N to M; positive="ood" is the choice of the papers.
+    inside, outside: (N,) and (M,).
+
+    >>> aupr(torch.tensor([0.1, 0.2]), torch.tensor([0.8, 0.9]))
+    1.0
+    """
+    from sklearn.metrics import average_precision_score
+
+    truth, scores = _labelled(inside, outside, positive)
+    return float(average_precision_score(truth, scores))
+
+
+def fpr95(inside: Tensor, outside: Tensor, *, positive: Positive = "ood", recall: float = 0.95) -> float:
+    """The smallest false positive rate at which at least 95 % of the positive side are found.
+
+    With positive="ood": of every hundred good data, how many are flagged when 95 % of the strange ones are.
+    positive="in" is the reading of Liang et al. 2018 (ODIN). inside, outside: (N,) and (M,).
+
+    >>> fpr95(torch.tensor([0.1, 0.2, 0.5, 0.6]), torch.tensor([0.5, 0.9]))
+    0.5
+    """
+    from sklearn.metrics import roc_curve
+
+    truth, scores = _labelled(inside, outside, positive)
+    false, true, _ = roc_curve(truth, scores, drop_intermediate=False)
+    return float(false[np.argmax(true >= recall)])  # rates rise along the curve, so the first is the smallest
+
+
+def rank_metrics(inside: Tensor, outside: Tensor, *, positive: Positive = "ood") -> dict[str, float]:
+    """AUROC, AUPR and FPR95 of one score.
+
+    >>> rank_metrics(torch.tensor([0.1, 0.2]), torch.tensor([0.8, 0.9]))
+    {'auroc': 1.0, 'aupr': 1.0, 'fpr95': 0.0}
+    """
+    return {
+        "auroc": auroc(inside, outside, positive=positive),
+        "aupr": aupr(inside, outside, positive=positive),
+        "fpr95": fpr95(inside, outside, positive=positive),
+    }
+
+
+def scores(predictive: Predictive) -> dict[str, Tensor]:
+    """The doubt of a `Predictive` about each datum, (N,) per score; positions of an image are averaged.
+
+    entropy: H[mean p], all doubt. mutual_information: the part more data could remove. max_prob: 1 - max p (Hendrycks &
+    Gimpel 2017), turned so that it rises with doubt like the others. Regression has one: variance.
+
+    >>> import leanbayes as lb
+    >>> pred = lb.predict(torch.nn.Linear(4, 3), torch.randn(5, 4), task="classification")
+    >>> {name: values.shape for name, values in scores(pred).items()}
+    {'entropy': torch.Size([5]), 'mutual_information': torch.Size([5]), 'max_prob': torch.Size([5])}
+    """
+    if predictive.task == "regression":
+        return {"variance": _per_datum(predictive.variance)}
+    return {
+        "entropy": _per_datum(predictive.entropy),
+        "mutual_information": _per_datum(predictive.mutual_information),
+        "max_prob": _per_datum(1 - predictive.probs.amax(1)),
+    }
+
+
+def compare_sets(
+    inside: Mapping[str, Tensor], outside: Mapping[str, Mapping[str, Tensor]], *, bins: int = 40
+) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    """Metrics ``ood.SET.SCORE.METRIC`` and score histograms for every out-of-domain set.
+
+    A score that is the same for every datum on both sides (the mutual information of a deterministic network) says
+    nothing, and is left out rather than ranked by its rounding errors.
+    """
+    metrics: dict[str, float] = {}
+    histograms: list[dict[str, Any]] = []
+    for name, sets in outside.items():
+        for score, here in inside.items():
+            there = sets[score]
+            both = torch.cat([here, there])
+            if float(both.max() - both.min()) < 1e-6:
+                continue
+            for metric, value in rank_metrics(here, there).items():
+                metrics[f"ood.{name}.{score}.{metric}"] = value
+            edges = np.linspace(float(both.min()), float(both.max()), bins + 1)
+            histograms.append(
+                {
+                    "set": name,
+                    "score": score,
+                    "edges": edges.tolist(),
+                    "inside": np.histogram(here.numpy(), edges)[0].tolist(),
+                    "outside": np.histogram(there.numpy(), edges)[0].tolist(),
+                }
+            )
+    return metrics, histograms
+
+
+def _labelled(inside: Tensor, outside: Tensor, positive: Positive) -> tuple[np.ndarray, np.ndarray]:
+    if positive not in ("ood", "in"):
+        raise EvaluationError(f"positive: expected 'ood' or 'in', received {positive!r}")
+    inside, outside = checks.finite(inside, "inside"), checks.finite(outside, "outside")
+    for name, values in (("inside", inside), ("outside", outside)):
+        if values.ndim != 1:
+            raise EvaluationError(
+                f"{name}: expected one score a datum, shape (N,), received {tuple(values.shape)}; try .flatten()"
+            )
+        checks.nonempty(len(values), name)
+    scores = torch.cat([inside.cpu(), outside.cpu()]).numpy()
+    truth = np.r_[np.zeros(len(inside), dtype=int), np.ones(len(outside), dtype=int)]
+    return (truth, scores) if positive == "ood" else (1 - truth, -scores)
+
+
+def _per_datum(values: Tensor) -> Tensor:
+    return values.detach().flatten(1).mean(1) if values.ndim > 1 else values.detach()

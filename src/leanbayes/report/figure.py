@@ -1,0 +1,143 @@
+"""Figures as SVG that takes its colours and its font from the page it stands in, and has good ones of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import re
+import warnings
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+from xml.sax.saxutils import escape, quoteattr
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+# Colour, the CSS variable that may replace it, its value in the dark. Each pair is at least 3:1 against its background,
+# and the order keeps neighbours apart for colour-blind readers (blue, orange, green, purple, red, brown).
+SERIES = (
+    ("#2563c9", "--series-1", "#7aa7f7"),
+    ("#c8590b", "--series-2", "#f2a15a"),
+    ("#0d7d64", "--series-3", "#51c7a7"),
+    ("#7d4bb8", "--series-4", "#bd97ec"),
+    ("#c02b52", "--series-5", "#f083a0"),
+    ("#776013", "--series-6", "#d3b84f"),
+)
+INK = ("#1f2733", "--ink", "#e6e9ee")
+MUTED = ("#5d6877", "--muted", "#9aa5b4")
+GRID = ("#dde2e9", "--grid", "#333c49")
+SURFACE = ("#ffffff", "--surface", "#171c24")
+THEME = (*SERIES, INK, MUTED, GRID, SURFACE)
+
+_numbers = itertools.count(1)
+
+
+def colour(number: int) -> str:
+    """The colour of the series of that number, going round."""
+    return SERIES[number % len(SERIES)][0]
+
+
+@contextlib.contextmanager
+def canvas(
+    rows: int = 1, *, width: float = 4.6, height: float = 3.5, ratios: list[float] | None = None
+) -> Iterator[Any]:
+    """Yield a figure and its axes, one above the other, in the house style."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure  # no pyplot: no global state, no display, nothing to close
+
+    style: Any = {
+        "axes.edgecolor": MUTED[0],
+        "axes.labelcolor": INK[0],
+        "axes.linewidth": 0.8,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.axisbelow": True,
+        "axes.grid": True,
+        "axes.labelsize": 10.5,
+        "font.size": 10.5,
+        "grid.color": GRID[0],
+        "grid.linewidth": 0.7,
+        "legend.fontsize": 10,
+        "legend.frameon": False,
+        "legend.labelcolor": INK[0],
+        "lines.linewidth": 1.8,
+        "svg.fonttype": "none",  # text stays text: selectable, searchable, in the font of the page
+        "text.color": INK[0],
+        "text.parse_math": False,  # a model may be called "$x"
+        "xtick.color": MUTED[0],
+        "ytick.color": MUTED[0],
+        "xtick.labelsize": 10,
+        "ytick.labelsize": 10,
+    }
+    with mpl.rc_context(style):
+        figure = Figure(figsize=(width, height), layout="constrained")
+        figure.patch.set_alpha(0)
+        axes = figure.subplots(rows, 1, squeeze=False, gridspec_kw={"height_ratios": ratios or [1.0] * rows})[:, 0]
+        for ax in axes:
+            ax.patch.set_alpha(0)
+            ax.tick_params(length=3, width=0.8)
+        yield figure, (axes[0] if rows == 1 else axes)
+
+
+def svg(figure: Figure, title: str, description: str = "") -> str:
+    """The figure as an ``<svg>`` element: themed, its ids unique, its words there for screen readers."""
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    file = io.StringIO()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a glyph missing from matplotlib's font is not missing from the browser's
+        FigureCanvasSVG(figure).print_svg(file, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
+    text = file.getvalue()
+    text = text[text.index("<svg") :]
+    text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
+    # Tags only: what stands between them is the user's, and stays as it is.
+    prefix = f"f{next(_numbers)}-"
+    text = re.sub(r"<[^>]*>", lambda tag: _themed(tag[0], prefix), text)
+    box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', text)
+    assert box is not None, "matplotlib always writes a viewBox"
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/1999/xlink" role="img" '
+        f'viewBox="0 0 {box[1]} {box[2]}" width="{box[1]}" height="{box[2]}" aria-label={quoteattr(title)}>'
+        f"<title>{escape(title)}</title>" + (f"<desc>{escape(description)}</desc>" if description else "")
+    )
+    return head + text[text.index(">") + 1 :].strip()
+
+
+def _themed(tag: str, prefix: str) -> str:
+    for value, variable, _ in THEME:
+        tag = tag.replace(value, f"var({variable}, {value})")
+    tag = re.sub(r"(font: [^;\"]*?px) [^;\"]*", r"\1 system-ui, -apple-system, 'Segoe UI', sans-serif", tag)
+    tag = re.sub(r"(\d\.\d\d)\d+", r"\1", tag)  # a hundredth of a pixel is enough
+    # Several figures share a page, and matplotlib gives all of them the same ids.
+    return re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}", tag)
+
+
+def label(text: str) -> str:
+    """A user's string that matplotlib will show as it is: no control characters, not hidden by a leading underscore."""
+    shown = "".join(c if c.isprintable() else " " for c in text)
+    shown = shown if len(shown) <= 40 else shown[:39] + "…"
+    return "\u200b" + shown if shown.startswith("_") else shown
+
+
+def legend(ax: Axes, title: str = "") -> None:
+    """The legend above the axes, where it can hide no data; as many entries a line as their names allow."""
+    names = ax.get_legend_handles_labels()[1]
+    fits = sum(len(name) + 6 for name in names) <= 50
+    longest = max(map(len, names), default=1)
+    ax.legend(
+        loc="lower left", bbox_to_anchor=(0, 1), ncols=max(1, len(names) if fits else 44 // (longest + 6)),
+        borderaxespad=0.2, handlelength=1.6, columnspacing=1.2, handletextpad=0.6,
+    )  # fmt: skip
+    if title:
+        ax.set_title(title, loc="right", fontsize=10, color=INK[0])
+
+
+def percent_axis(ax: Axes, which: str = "both") -> None:
+    """Ticks of 0 to 1 written as percentages."""
+    from matplotlib.ticker import FuncFormatter
+
+    for axis in (ax.xaxis, ax.yaxis):
+        if which in ("both", axis.axis_name):
+            axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g} %"))
