@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from .sampling import using as using
     from .sklearn import BayesClassifier as BayesClassifier
     from .sklearn import BayesRegressor as BayesRegressor
-    from .train.elbo import ELBO as ELBO
     from .train.callbacks import callbacks as callbacks
+    from .train.elbo import ELBO as ELBO
     from .train.fit import fit as fit
     from .train.schedules import warmup as warmup
 

@@ -1,0 +1,1 @@
+"""Smaller models: what can be left out of a posterior."""
