@@ -1,0 +1,260 @@
+"""Where channels go: what a tensor's channels are, which of them belong together, and who has been seen using them.
+
+A *cell* is a run of channels with one fate: what is kept of it is kept wherever it goes. A tensor's `Layout` says which
+cells its channel dimension is made of. Adding two tensors unites their cells, pairwise; where the boundaries differ
+(one is a concatenation, say) cells are split first. Every layout written down before stays valid, because a cell that
+was united or split knows its heirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import zip_longest
+from typing import Any, Literal
+
+from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
+
+Kind = Literal["equal", "whole"]
+
+
+@dataclass(eq=False)
+class Cell:
+    """A run of channels that stay together, and why they must not be dropped, if so."""
+
+    size: int
+    reasons: list[str] = field(default_factory=list)
+    heirs: tuple[Part, ...] = ()  # what it became when it was united with another (one heir) or split (two)
+
+    def become(self, *sizes: int, block: int = 1) -> None:
+        """Be replaced by new cells of these sizes, each of whose channels is ``block`` of this one's."""
+        self.heirs = tuple(Part(Cell(size, list(self.reasons)), block) for size in sizes)
+
+
+@dataclass(frozen=True)
+class Part:
+    """The channels of a cell, each of them ``block`` consecutive features (0: not known before somebody reads them)."""
+
+    cell: Cell
+    block: int = 1
+
+    @property
+    def length(self) -> int:
+        """The number of features; of channels, where blocks are not known."""
+        return self.cell.size * max(self.block, 1)
+
+    def live(self) -> Iterator[Part]:
+        """What the part consists of now."""
+        cell, factor = self.cell, 1
+        while len(cell.heirs) == 1:
+            cell, factor = cell.heirs[0].cell, cell.heirs[0].block * factor
+        if cell is not self.cell:
+            self.cell.heirs = (Part(cell, factor),)  # the next walk is short
+        if not cell.heirs:
+            yield Part(cell, factor * self.block)
+        for heir in cell.heirs:
+            yield from Part(heir.cell, heir.block * factor * self.block).live()
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A tensor whose dimension ``dim`` (negative) is made of ``parts``; ndim and shape are None where not known."""
+
+    parts: tuple[Part, ...]
+    dim: int
+    ndim: int | None = None
+    shape: tuple[int, ...] | None = None
+
+    def live(self) -> list[Part]:
+        """The parts as they are now, after all unions and splits so far."""
+        return [now for part in self.parts for now in part.live()]
+
+    @property
+    def features(self) -> int:
+        """The size of the channel dimension; 0 where it is not known."""
+        return 0 if any(not p.block for p in self.parts) else sum(p.cell.size * p.block for p in self.parts)
+
+    @property
+    def even(self) -> bool:
+        """Whether every channel is equally many features."""
+        return len({p.block for p in self.parts}) == 1
+
+    def sized(self, features: int) -> Layout | None:
+        """This layout, read by somebody who expects so many features; None where they do not fit."""
+        channels = sum(p.cell.size for p in self.parts)
+        if not any(p.block for p in self.parts) and features % channels == 0:
+            return replace(self, parts=tuple(Part(p.cell, features // channels) for p in self.parts))
+        return self if self.features == features else None
+
+    def times(self, factor: int) -> Layout:
+        """Every channel spread over ``factor`` times as many consecutive features."""
+        return replace(self, parts=tuple(Part(p.cell, p.block * factor) for p in self.parts))
+
+    def at(self, dim: int, ndim: int) -> Layout:
+        """The same channels in dimension dim, counted from the front, of a tensor with ndim dimensions."""
+        return replace(self, dim=dim - ndim, ndim=ndim, shape=None)
+
+    def is_dim(self, dim: int) -> bool:
+        """Whether dim, counted from either end, is the channel dimension."""
+        return dim == self.dim or (self.ndim is not None and dim == self.dim + self.ndim)
+
+
+@dataclass(frozen=True, eq=False)
+class Opaque:
+    """A tensor whose channels cannot be dropped: an input, an attribute, the result of what is not understood."""
+
+    reason: str
+    shape: tuple[int, ...] | None = None
+    attribute: str | None = None
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """``x.shape``."""
+
+    of: Layout
+
+
+@dataclass(frozen=True)
+class Count:
+    """The size of x's channel dimension as a number: it changes when channels are dropped."""
+
+    of: Layout
+
+
+@dataclass(frozen=True)
+class Plain:
+    """A number, a dtype, ...: whatever does not depend on the channels; the size of a batch says that it is one."""
+
+    is_batch_size: bool = False
+
+
+@dataclass(frozen=True)
+class Sighting:
+    """A module seen producing ("out"), consuming ("in") or carrying per-channel state for ("through") a layout."""
+
+    role: str
+    module: str
+    layout: Layout
+
+
+@dataclass(frozen=True)
+class Demand:
+    """A module needs the features of a layout, in ``runs`` equal runs, dropped equally from each ("equal") or by whole
+    runs ("whole")."""
+
+    kind: Kind
+    runs: int
+    module: str
+    layout: Layout
+
+
+class Flow:
+    """What has been found so far while walking through a trace."""
+
+    def __init__(self) -> None:
+        self.sightings: dict[tuple[str, str], Sighting] = {}
+        self.demands: list[Demand] = []
+        self.exposed: dict[str, str] = {}  # modules whose parameters somebody else uses, and why
+        self._read: dict[tuple[Opaque, int, int], Layout] = {}
+
+    def fresh(self, size: int, dim: int, ndim: int | None, *reasons: str) -> Layout:
+        """A layout of new channels."""
+        return Layout((Part(Cell(size, list(reasons))),), dim, ndim)
+
+    def read(self, value: Any, dim: int, features: int) -> Layout | None:
+        """The channels that a module with this input dimension reads; None where they do not fit."""
+        if isinstance(value, Layout):
+            return value.sized(features) if value.is_dim(dim) else None
+        if isinstance(value, Opaque):  # read twice, it is the same channels twice
+            ndim = None if value.shape is None else len(value.shape)
+            return self._read.setdefault((value, dim, features), self.fresh(features, dim, ndim, value.reason))
+        return None
+
+    def saw(self, role: str, module: str, layout: Layout) -> None:
+        """Record a use; a module called twice has one weight, so both calls' channels go together."""
+        before = self.sightings.setdefault((role, module), Sighting(role, module, layout))
+        if before.layout is not layout:
+            self.tie(before.layout, layout, f"'{module}' is called on different layouts")
+
+    def demand(self, kind: Kind, runs: int, module: str, layout: Layout) -> None:
+        """Record what a grouped operation needs."""
+        self.demands.append(Demand(kind, runs, module, layout))
+
+    def fix(self, layout: Layout, reason: str) -> None:
+        """The channels of a layout must not be dropped."""
+        for part in layout.live():
+            if reason not in part.cell.reasons:
+                part.cell.reasons.append(reason)
+
+    def tie(self, a: Layout, b: Layout, otherwise: str) -> None:
+        """Channel i of one is kept exactly if channel i of the other is; fixes both where they cannot be paired."""
+        while pair := next(((p, q) for p, q in zip_longest(a.live(), b.live()) if p != q), None):
+            if None in pair or not self._bring_together(*pair):
+                self.fix(a, otherwise)
+                self.fix(b, otherwise)
+                return
+
+    def _bring_together(self, p: Part, q: Part) -> bool:
+        """Make two parts that start at the same place more alike by one step; False where they can never be."""
+        fine, coarse = sorted((p, q), key=lambda part: part.block)
+        if fine.block == 0 < coarse.block:
+            return False
+        short, long = sorted((p, q), key=lambda part: part.length)
+        if short.length < long.length:
+            head = short.length // max(long.block, 1)
+            if short.length % max(long.block, 1):
+                return False
+            long.cell.become(head, long.cell.size - head)
+        elif fine.block < coarse.block:  # what is several channels here is one there
+            times = coarse.block // fine.block
+            if coarse.block % fine.block or fine.cell.size % times:
+                return False
+            fine.cell.become(fine.cell.size // times, block=times)
+        else:
+            p.cell.reasons += [reason for reason in q.cell.reasons if reason not in p.cell.reasons]
+            q.cell.heirs = (Part(p.cell),)
+        return True
+
+    def opaque(self, reason: str, values: Iterable[Any], shape: tuple[int, ...] | None = None) -> Opaque:
+        """The result of something not understood; whatever channels went in are fixed."""
+        for value in values:
+            if isinstance(value, (Sizes, Count)):
+                self.fix(value.of, reason)
+            elif isinstance(value, Layout):
+                self.fix(value, reason)
+        return Opaque(reason, shape)
+
+    def expose(self, modules: dict[str, nn.Module]) -> None:
+        """Fix the channels of modules whose weights are not theirs alone, or are computed from other tensors."""
+        owners: dict[int, str] = {}
+        for _, name in list(self.sightings):
+            for tensor in modules[name].parameters():
+                other = owners.setdefault(id(tensor), name)
+                if other != name:
+                    self.exposed[name] = self.exposed[other] = f"'{other}' and '{name}' share a parameter"
+            if is_parametrized(modules[name]) or modules[name]._parameters.keys() - {"weight", "bias"}:
+                self.exposed[name] = f"the weight of '{name}' is computed from other tensors"
+        for sighting in self.sightings.values():
+            if sighting.module in self.exposed:
+                self.fix(sighting.layout, self.exposed[sighting.module])
+
+    def constraints(self) -> list[tuple[Cell, Kind, int, str]]:
+        """(cell, kind, runs, module) of every demand; cells that a demand cannot be stated for are fixed."""
+        found = []
+        for demand in self.demands:
+            parts, run, offset = demand.layout.live(), demand.layout.features // demand.runs, 0
+            for part in parts:
+                length = part.cell.size * part.block
+                aligned = run % part.block == 0 and offset % run == 0 and length % run == 0
+                if demand.kind == "whole" and part.block % run == 0:
+                    pass  # every channel is one or more whole runs
+                elif not aligned or (demand.kind == "equal" and len(parts) > 1):
+                    self.fix(Layout((part,), -1), f"is cut across by the groups of '{demand.module}'")
+                elif length == run * (1 if demand.kind == "whole" else part.cell.size):
+                    self.fix(Layout((part,), -1), f"must be kept whole for '{demand.module}'")
+                else:
+                    found.append((part.cell, demand.kind, length // run, demand.module))
+                offset += length
+        return found

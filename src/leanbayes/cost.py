@@ -1,0 +1,203 @@
+"""What a model costs: parameters, multiply-accumulates, bytes; layer by layer and in total."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils.flop_counter import FlopCounterMode
+
+from . import batches
+from .convert.trace import original, untouched
+from .errors import DataError
+from .sampling import sites
+
+
+@dataclass(frozen=True)
+class LayerCost:
+    """The share of one module; the numbers mean what they mean in `Cost`."""
+
+    name: str
+    kind: str
+    parameters: int
+    active_parameters: int
+    macs: int
+    bytes: int
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What a model costs; the layers' shares sum to the totals.
+
+    parameters: stored numbers, a tensor shared by several layers counted once. A Gaussian weight has two.
+    active_parameters: those still in use, as modules with ``active_parameters()`` say (pruned posteriors); all of the
+    others. A stored zero counts as active: only a mask makes it otherwise.
+    macs: multiply-accumulates of matrix products and convolutions in one forward pass for one datum at one draw of the
+    weights (their means where there are any): the count for the example batch over its size.
+    bytes: of parameters and buffers. sites: how many independent random tensors a draw needs.
+    """
+
+    parameters: int
+    trainable_parameters: int
+    active_parameters: int
+    macs: int
+    bytes: int
+    sites: int
+    batch_size: int
+    layers: tuple[LayerCost, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values for JSON."""
+        return {**dataclasses.asdict(self), "layers": [dataclasses.asdict(layer) for layer in self.layers]}
+
+    def __str__(self) -> str:
+        rows = [("layer", "kind", "parameters", "active", "MACs", "bytes")]
+        for x in (*self.layers, LayerCost("total", "", self.parameters, self.active_parameters, self.macs, self.bytes)):
+            numbers = (x.parameters, x.active_parameters, x.macs, x.bytes)
+            rows.append((x.name, x.kind, *(f"{n:,}" for n in numbers)))  # type: ignore[arg-type]
+        widths = [max(len(row[i]) for row in rows) for i in range(6)]
+        lines = [
+            "  ".join(c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(row, widths, strict=True)))
+            for row in rows
+        ]
+        rule = "-" * len(lines[0])
+        notes = (
+            f"{self.trainable_parameters:,} parameters are trainable; {self.sites} random sites; MACs are for one datum"
+        )
+        return "\n".join([lines[0], rule, *lines[1:-1], rule, lines[-1], notes])
+
+
+def cost(model: nn.Module, example_input: Any) -> Cost:
+    """Count what a model, Bayesian or plain, costs; it runs once, in eval mode, and is left as it was.
+
+    example_input: a batch of inputs: a tensor, a tuple of positional arguments or a mapping of named ones.
+
+    >>> found = cost(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), torch.zeros(8, 4))
+    >>> found.parameters, found.macs, found.bytes
+    (23, 18, 92)
+    """
+    size = batches.size(example_input)
+    if size == 0:
+        raise DataError("cost: expected a batch of one or more inputs, received an empty one")
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    with untouched(model), _every_operation_seen(model), _macs_by_module(model) as macs:
+        try:
+            batches.call(model, batches.to(example_input, device))
+        except Exception as error:  # whatever a forward may raise on inputs that do not fit
+            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise DataError(
+                f"cost: {type(model).__name__} cannot run on the example input: {first}; check its shape, dtype and "
+                f"how many arguments forward takes"
+            ) from error
+    layers = tuple(_layers(model, macs, size))
+    return Cost(
+        parameters=sum(layer.parameters for layer in layers),
+        trainable_parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
+        active_parameters=sum(layer.active_parameters for layer in layers),
+        macs=sum(layer.macs for layer in layers),
+        bytes=sum(layer.bytes for layer in layers),
+        sites=len(sites(model)),
+        batch_size=size,
+        layers=layers,
+    )
+
+
+@contextlib.contextmanager
+def _every_operation_seen(model: nn.Module) -> Iterator[None]:
+    """Switch off the fused attention and recurrent kernels: what happens inside of them cannot be counted."""
+    attention, recurrent = torch.backends.mha.get_fastpath_enabled(), torch.backends.mkldnn.enabled
+    torch.backends.mha.set_fastpath_enabled(False)
+    if any(isinstance(module, nn.RNNBase) for module in model.modules()):  # convolutions are faster with it
+        torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mha.set_fastpath_enabled(attention)
+        torch.backends.mkldnn.enabled = recurrent
+
+
+@contextlib.contextmanager
+def _macs_by_module(model: nn.Module) -> Iterator[dict[nn.Module, int]]:
+    """Yield what will hold the multiply-accumulates of every module, without those of the submodules it calls."""
+    own = dict.fromkeys(model.modules(), 0)
+    counter = FlopCounterMode(display=False)
+    stack = [0]  # for every module being run, what the modules it called have cost so far
+    starts: list[int] = []
+
+    def enter(module: nn.Module, args: Any) -> None:
+        if module not in own:  # called but not registered: counted where it is called
+            return
+        starts.append(counter.get_total_flops())
+        stack.append(0)
+
+    def leave(module: nn.Module, args: Any, output: Any) -> None:
+        if module not in own:
+            return
+        whole = counter.get_total_flops() - starts.pop()
+        own[module] += (whole - stack.pop()) // 2  # a multiply-accumulate is two operations
+        stack[-1] += whole
+
+    with counter:
+        # global hooks: the model's own are not touched
+        handles = [register_module_forward_pre_hook(enter), register_module_forward_hook(leave)]
+        try:
+            yield own
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+def _layers(model: nn.Module, macs: dict[nn.Module, int], batch_size: int) -> Iterator[LayerCost]:
+    """A row for every module that holds or does something itself, in the model's order; nothing is counted twice."""
+    seen: set[int] = set()  # tensors
+    inside: set[nn.Module] = set()  # modules that are part of a row
+    for name, module in model.named_modules():
+        if module in inside:
+            continue
+        shell = original(module)
+        members = list(module.modules()) if shell is not module or hasattr(module, "active_parameters") else [module]
+        members = [member for member in members if member not in inside]
+        inside.update(members)
+        active = _active(members, set(seen))
+        parameters = _new([p for member in members for p in member._parameters.values()], seen)
+        buffers = _new([b for member in members for b in member._buffers.values()], seen)
+        row = LayerCost(
+            name=name or type(model).__name__,
+            kind=type(module).__name__ if shell is module else f"{type(module).__name__}({type(shell).__name__})",
+            parameters=sum(p.numel() for p in parameters),
+            active_parameters=active,
+            macs=round(sum(macs[member] for member in members) / batch_size),
+            bytes=sum(t.numel() * t.itemsize for t in (*parameters, *buffers)),
+        )
+        if row.bytes or row.macs:
+            yield row
+
+
+def _active(members: list[nn.Module], seen: set[int]) -> int:
+    """The parameters in use: a module that can say so answers for everything inside it."""
+    count, answered = 0, set[nn.Module]()
+    for member in members:
+        if member in answered:
+            continue
+        own = _new(member.parameters() if hasattr(member, "active_parameters") else member._parameters.values(), seen)
+        if hasattr(member, "active_parameters"):
+            answered.update(member.modules())
+            count += member.active_parameters() if own else 0  # type: ignore[operator]
+        else:
+            count += sum(p.numel() for p in own)
+    return count
+
+
+def _new(tensors: Iterable[Tensor | None], seen: set[int]) -> list[Tensor]:
+    """Those not met before; a tensor that two layers share belongs to the first."""
+    fresh = {id(t): t for t in tensors if t is not None and id(t) not in seen}
+    seen.update(fresh)
+    return list(fresh.values())

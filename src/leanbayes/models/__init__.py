@@ -1,0 +1,65 @@
+"""The papers' networks, by name or by function; nothing here needs torchvision.
+
+No torch here: the command line lists the names without paying for an import of torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from .convnet import convnet as convnet
+    from .lenet import lenet5 as lenet5
+    from .perceptron import mlp as mlp
+    from .resnet import resnet18 as resnet18
+    from .resnet import resnet18_cifar as resnet18_cifar
+
+_ROOMS = {
+    "convnet": "convnet",
+    "lenet5": "lenet",
+    "mlp": "perceptron",
+    "resnet18": "resnet",
+    "resnet18_cifar": "resnet",
+}
+
+
+def names() -> tuple[str, ...]:
+    """What `build` knows.
+
+    >>> names()
+    ('convnet', 'lenet5', 'mlp', 'resnet18', 'resnet18_cifar')
+    """
+    return tuple(_ROOMS)
+
+
+def build(name: str, **options: Any) -> nn.Module:
+    """A network by name; the options are those of the function of that name.
+
+    >>> import torch
+    >>> build("mlp", in_features=4, hidden=(8,), out_features=2)(torch.zeros(1, 4)).shape
+    torch.Size([1, 2])
+    """
+    if name not in _ROOMS:
+        raise ConfigError(f"model: expected one of {', '.join(_ROOMS)}, received {name!r}")
+    function = __getattr__(name)
+    try:
+        inspect.signature(function).bind(**options)
+    except TypeError as error:
+        raise ConfigError(f"model {name}: {error}; its options: {inspect.signature(function)}") from error
+    return function(**options)  # type: ignore[no-any-return]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _ROOMS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f".{_ROOMS[name]}", __name__), name)
+
+
+def __dir__() -> list[str]:
+    return ["build", "names", *_ROOMS]
