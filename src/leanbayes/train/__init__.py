@@ -1,0 +1,1 @@
+"""Training: the ELBO, the one loop (`fit`), schedules, callbacks and checkpoints. Importing it costs nothing."""

@@ -1,0 +1,103 @@
+"""What `fit` accepts, turned into what the loop needs, or refused."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+
+from ..errors import ConfigError, TrainingError
+from .callbacks import EarlyStopping
+from .elbo import ELBO
+
+
+def make_optimizer(given: Any, model: nn.Module, elbo: ELBO, lr: float) -> Optimizer:
+    """Adam, or the optimiser that a class, a function of the parameters or an instance stands for.
+
+    A learned noise level belongs to the likelihood, not to the model: an instance is given it as one more group.
+    """
+    own = [p for p in model.parameters() if p.requires_grad]
+    noise = [p for p in elbo.parameters() if p.requires_grad]
+    if not own and not noise:
+        raise TrainingError("expected a model with parameters that require gradients, received none to train")
+    if isinstance(given, Optimizer):
+        known = {id(p) for group in given.param_groups for p in group["params"]}
+        if known - {id(p) for p in (*model.parameters(), *noise)}:
+            raise ConfigError(
+                "optimizer: expected one over this model's parameters, received one with others as well; "
+                "make it after bayesianize_, or pass its class"
+            )
+        if missing := [p for p in noise if id(p) not in known]:
+            given.add_param_group({"params": missing})
+        return given
+    if given is None:
+        return torch.optim.Adam([*own, *noise], lr=lr)
+    if isinstance(given, type) and issubclass(given, Optimizer):
+        return given([*own, *noise], lr=lr)  # type: ignore[call-arg]
+    made = given([*own, *noise]) if callable(given) else given
+    if not isinstance(made, Optimizer):
+        raise ConfigError(
+            f"optimizer: expected a torch optimizer, its class, or a function of the parameters, received {made!r}"
+        )
+    return made
+
+
+def make_scheduler(given: Any, optimizer: Optimizer, every: str) -> LRScheduler | None:
+    """The learning-rate scheduler that a function of the optimiser returns, or an instance."""
+    if given is None:
+        return None
+    made = given if isinstance(given, LRScheduler) or not callable(given) else given(optimizer)
+    if not isinstance(made, LRScheduler):
+        raise ConfigError(
+            f"scheduler: expected a function of the optimizer that returns a torch scheduler, received {given!r}; "
+            "pass lambda optimizer: CosineAnnealingLR(optimizer, epochs)"
+        )
+    if made.optimizer is not optimizer:
+        raise ConfigError("scheduler: expected one of this optimizer; pass a function of the optimizer")
+    if isinstance(made, ReduceLROnPlateau) and every == "step":
+        raise ConfigError("scheduler: ReduceLROnPlateau looks at epochs; pass scheduler_every='epoch'")
+    return made
+
+
+def make_early_stopping(given: Any, val: Any) -> list[EarlyStopping]:
+    """None, a patience, or an `EarlyStopping`, as a list of callbacks."""
+    if given is None:
+        return []
+    stopping = given if isinstance(given, EarlyStopping) else EarlyStopping(patience=given)
+    if val is None and stopping.monitor.startswith("val_"):
+        raise ConfigError(
+            f"early_stopping: monitors {stopping.monitor!r}; pass val=, or early_stopping=EarlyStopping('loss')"
+        )
+    return [stopping]
+
+
+def check_integers(**values: Any) -> None:
+    """Each is an integer of 1 or more."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise ConfigError(f"{name}: expected an integer of 1 or more, received {value!r}")
+
+
+def check_numbers(**values: Any) -> None:
+    """Each is a finite number above 0."""
+    for name, value in values.items():
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
+            raise ConfigError(f"{name}: expected a finite number above 0, received {value!r}")
+
+
+def as_file(name: str, path: Any) -> Path | None:
+    """A path at which a file can be written."""
+    if path is None:
+        return None
+    if not isinstance(path, (str, os.PathLike)):
+        raise ConfigError(f"{name}: expected a path, received {path!r}")
+    file = Path(path)
+    if file.is_dir() or not file.absolute().parent.is_dir():
+        raise ConfigError(f"{name}: expected a file in an existing directory, received {str(path)!r}")
+    return file

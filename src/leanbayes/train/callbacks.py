@@ -1,0 +1,176 @@
+"""What happens around training steps: mask updates and temperatures of methods, early stopping, your own.
+
+A callback is an object with any of the hooks of `Callback`, each called with the `State` of training; inheriting from
+it is not needed. One that must survive a restart has ``state_dict()`` (plain values and tensors) and
+``load_state_dict(state)``, and checkpoints keep it. In distributed training every process calls its own callbacks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..errors import ConfigError
+from .elbo import Terms
+
+HOOKS = ("fit_start", "before_step", "after_backward", "after_step", "epoch_end", "fit_end")
+
+
+@dataclass
+class State:
+    """Where training stands.
+
+    step: optimiser steps done. epoch: counts from 0. total_steps: None where the loader's length is unknown.
+    terms: of the current batch, from after_backward on. row: the epoch's numbers, in epoch_end.
+    stop: set a reason here to end training after the current epoch.
+    """
+
+    model: nn.Module
+    optimizer: Optimizer
+    step: int = 0
+    epoch: int = 0
+    total_steps: int | None = None
+    terms: Terms | None = None
+    row: dict[str, Any] | None = None
+    stop: str | None = None
+
+
+class Callback:
+    """The hooks, all of them empty."""
+
+    def fit_start(self, state: State) -> None:
+        """Before anything else, also before the state of a checkpoint is loaded."""
+
+    def before_step(self, state: State) -> None:
+        """Before the forward pass."""
+
+    def after_backward(self, state: State) -> None:
+        """Gradients are there, averaged over processes, not yet clipped."""
+
+    def after_step(self, state: State) -> None:
+        """The optimiser has moved the parameters."""
+
+    def epoch_end(self, state: State) -> None:
+        """After validation; state.row holds the epoch's numbers."""
+
+    def fit_end(self, state: State) -> None:
+        """After the last epoch."""
+
+
+def callbacks(model: nn.Module) -> list[Any]:
+    """The callbacks that the methods of a converted model need; none for a plain model.
+
+    `fit` calls them by itself. In a loop of your own: ``notify(hooks, "after_step", state)``.
+
+    >>> callbacks(nn.Linear(2, 2))
+    []
+    """
+    from ..convert import record
+
+    found = record.get(model)
+    return [] if found is None else list(found.callbacks(model))
+
+
+def notify(hooks: Iterable[Any], hook: str, state: State) -> None:
+    """Call a hook on every callback that has it.
+
+    >>> class Count(Callback):
+    ...     steps = 0
+    ...     def after_step(self, state):
+    ...         self.steps += 1
+    >>> model = nn.Linear(1, 1)
+    >>> state = State(model, Optimizer(model.parameters(), {}))
+    >>> count = Count()
+    >>> notify([count], "after_step", state)
+    >>> count.steps
+    1
+    """
+    if hook not in HOOKS:
+        raise ConfigError(f"hook: expected one of {', '.join(HOOKS)}, received {hook!r}")
+    for one in hooks:
+        if (function := getattr(one, hook, None)) is not None:
+            function(state)
+
+
+def check(hooks: Iterable[Any]) -> list[Any]:
+    """The callbacks as a list, each of them with at least one hook."""
+    if not isinstance(hooks, Iterable):
+        raise ConfigError(f"callbacks: expected a list of callbacks, received {hooks!r}; pass [callback]")
+    found = list(hooks)
+    for one in found:
+        if isinstance(one, type) or not any(hasattr(one, hook) for hook in HOOKS):
+            raise ConfigError(f"callbacks: expected an object with any of {', '.join(HOOKS)}, received {one!r}")
+    return found
+
+
+class EarlyStopping(Callback):
+    """Ends training once a monitored number has not improved for `patience` epochs.
+
+    monitor: a name in the history's rows. min_delta: an improvement must be larger than this.
+    restore_best: at the end of training the model gets the weights and buffers of its best epoch back (a copy is kept,
+    also in checkpoints).
+
+    >>> EarlyStopping(patience=3).monitor
+    'val_nll'
+    """
+
+    def __init__(
+        self,
+        monitor: str = "val_nll",
+        patience: int = 5,
+        *,
+        min_delta: float = 0.0,
+        mode: Literal["min", "max"] | None = None,
+        restore_best: bool = False,
+    ) -> None:
+        if not isinstance(monitor, str):
+            raise ConfigError(f"EarlyStopping.monitor: expected a name such as 'val_nll', received {monitor!r}")
+        if isinstance(patience, bool) or not isinstance(patience, int) or patience < 1:
+            raise ConfigError(f"EarlyStopping.patience: expected an integer of 1 or more, received {patience!r}")
+        if isinstance(min_delta, bool) or not isinstance(min_delta, (int, float)) or not 0 <= min_delta < math.inf:
+            raise ConfigError(f"EarlyStopping.min_delta: expected a number of 0 or more, received {min_delta!r}")
+        if mode not in (None, "min", "max"):
+            raise ConfigError(f"EarlyStopping.mode: expected 'min' or 'max', received {mode!r}")
+        self.monitor, self.patience, self.min_delta, self.restore_best = monitor, patience, min_delta, restore_best
+        self.sign = -1.0 if (mode or ("max" if "accuracy" in monitor else "min")) == "max" else 1.0
+        self.best, self.best_epoch, self.waited = math.inf, -1, 0
+        self.weights: dict[str, Tensor] | None = None
+
+    def fit_start(self, state: State) -> None:
+        self.best, self.best_epoch, self.waited, self.weights = math.inf, -1, 0, None  # used in an earlier fit, perhaps
+
+    def epoch_end(self, state: State) -> None:
+        row = state.row or {}
+        if self.monitor not in row:
+            known = ", ".join(k for k, v in row.items() if isinstance(v, float))
+            raise ConfigError(f"EarlyStopping.monitor: expected one of {known}, received {self.monitor!r}")
+        value = row[self.monitor]
+        value = math.inf if value is None or math.isnan(value) else self.sign * value
+        if value < self.best - self.min_delta:
+            self.best, self.best_epoch, self.waited = value, state.epoch, 0
+            if self.restore_best:
+                self.weights = {k: v.detach().clone() for k, v in _tensors(state.model).items()}
+            return
+        self.waited += 1
+        if self.waited >= self.patience:
+            state.stop = f"{self.monitor} has not improved for {self.waited} epoch(s) since epoch {self.best_epoch}"
+
+    def fit_end(self, state: State) -> None:
+        if self.weights is not None:
+            state.model.load_state_dict(self.weights, strict=False)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best, "best_epoch": self.best_epoch, "waited": self.waited, "weights": self.weights}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.best, self.best_epoch, self.waited = state["best"], state["best_epoch"], state["waited"]
+        self.weights = state["weights"]
+
+
+def _tensors(model: nn.Module) -> dict[str, Tensor]:
+    return {k: v for k, v in model.state_dict().items() if isinstance(v, Tensor)}

@@ -1,0 +1,251 @@
+"""The order in which training sees the data: a function of (seed, epoch), sharded over processes, resumable."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sized
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    default_collate,
+)
+
+from ..errors import ConfigError, DataError
+from ..sampling import mix
+from . import rng
+
+
+class Feed:
+    """The batches of one process, epoch by epoch.
+
+    An *owned* feed shuffles by itself, so that training can continue after any batch; it is made from a DataLoader of
+    a map-style data set with a default sampler, from a data set, or from tensors. Any other iterable of batches is
+    used as it is, and can only be continued at the start of an epoch.
+    """
+
+    def __init__(self, loader: Iterable[Any], order: Order | None, num_data: int | None) -> None:
+        self.loader, self.order, self.num_data = loader, order, num_data
+
+    @property
+    def owned(self) -> bool:
+        return self.order is not None
+
+    def __len__(self) -> int:
+        """Batches an epoch, 0 where unknown."""
+        if self.order is not None:
+            return len(self.order)
+        try:
+            return len(self.loader)  # type: ignore[arg-type]
+        except TypeError:
+            return 0
+
+    def epoch(self, number: int, start: int = 0) -> Iterator[Any]:
+        """The batches of an epoch from batch `start` on."""
+        if self.order is not None:
+            self.order.epoch, self.order.start = number, start
+        elif hasattr(sampler := getattr(self.loader, "sampler", None), "set_epoch"):
+            sampler.set_epoch(number)  # type: ignore[union-attr]
+        return iter(self.loader)
+
+    def describe(self) -> dict[str, Any]:
+        """What must be the same for a run to be continued."""
+        if self.order is None:
+            return {"num_data": self.num_data}
+        return {"num_data": self.num_data, "batch_size": self.order.batch_size, "shuffle": self.order.shuffle}
+
+
+class Order:
+    """Batches of indices of one process, each led by the seed of its random augmentation.
+
+    With W processes and batch size B, batch b of an epoch is data [b B W, (b + 1) B W) of the epoch's permutation, and
+    process r has the r-th of W parts. In training the parts must be equal for averaged gradients to be those of the
+    joined batch, so up to W - 1 data at the end of an epoch are left out; with `even` off nothing is.
+    """
+
+    def __init__(
+        self,
+        num_data: int,
+        batch_size: int,
+        *,
+        drop_last: bool,
+        shuffle: bool,
+        even: bool,
+        seed: int,
+        rank: int,
+        world: int,
+    ) -> None:
+        self.num_data, self.batch_size, self.shuffle, self.even = num_data, batch_size, shuffle, even
+        self.seed, self.rank, self.world = seed, rank, world
+        self.epoch = self.start = 0
+        joined = batch_size * world
+        full, rest = divmod(num_data, joined)
+        self.total = full + (not drop_last and rest >= (world if even else 1))
+
+    def __len__(self) -> int:
+        return self.total
+
+    def __iter__(self) -> Iterator[list[int]]:
+        indices = self.permutation()
+        joined = self.batch_size * self.world
+        for number in range(self.start, self.total):
+            block = indices[number * joined : (number + 1) * joined]
+            part = len(block) // self.world if self.even else math.ceil(len(block) / self.world)
+            mine = block[self.rank * part : (self.rank + 1) * part]
+            if mine:
+                yield [mix(self.seed, self.epoch, number, self.rank), *mine]
+
+    def permutation(self) -> list[int]:
+        """The order of this epoch, the same on every process."""
+        if not self.shuffle:
+            return list(range(self.num_data))
+        generator = torch.Generator().manual_seed(mix(self.seed, self.epoch))
+        return torch.randperm(self.num_data, generator=generator).tolist()
+
+
+class _Keyed(Dataset):
+    """A data set whose random augmentation depends on the batch alone, not on workers or on what was drawn before."""
+
+    def __init__(self, dataset: Any) -> None:
+        self.dataset = dataset
+
+    def __getitems__(self, keyed: list[int]) -> list[Any]:
+        key, *indices = keyed
+        with rng.seeded_host(key):
+            if hasattr(self.dataset, "__getitems__"):
+                return self.dataset.__getitems__(indices)
+            return [self.dataset[i] for i in indices]
+
+
+class _Rows(Dataset):
+    """Batches of a TensorDataset, taken by one indexing each instead of one a datum."""
+
+    def __init__(self, dataset: TensorDataset) -> None:
+        self.tensors = dataset.tensors
+
+    def __getitems__(self, keyed: list[int]) -> list[Tensor]:
+        indices = torch.tensor(keyed[1:])
+        return [t[indices] for t in self.tensors]
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
+
+
+def feed(source: Any, *, batch_size: int, seed: int, rank: int = 0, world: int = 1, training: bool = True) -> Feed:
+    """The feed of a DataLoader, a data set, a tuple of tensors, or any iterable of batches.
+
+    batch_size (per process) is for data sets and tensors; a loader has its own.
+
+    >>> batches = feed((torch.arange(5.0), torch.arange(5)), batch_size=2, seed=0)
+    >>> len(batches), [len(x) for x, y in batches.epoch(0)], [len(x) for x, y in batches.epoch(0, start=2)]
+    (3, [2, 2, 1], [1])
+    """
+    loader = _loader(source, batch_size)
+    num_data = None if loader is None else _length(loader)
+    if loader is None or not _ownable(loader):
+        if not isinstance(source, Iterable) or isinstance(source, (Tensor, str, dict, Iterator)):
+            raise DataError(
+                "expected a DataLoader, a data set, a tuple of tensors (x, y) or an iterable that can be read once an "
+                f"epoch, received {type(source).__name__}"
+            )
+        return Feed(source, None, num_data)
+    assert num_data is not None
+    sampler = loader.sampler
+    shuffle = training and (
+        sampler.shuffle if isinstance(sampler, DistributedSampler) else isinstance(sampler, RandomSampler)
+    )
+    order = Order(
+        num_data,
+        loader.batch_size or 1,
+        drop_last=training and loader.drop_last,
+        shuffle=shuffle,
+        even=training,
+        seed=seed,
+        rank=rank,
+        world=world,
+    )
+    if not len(order):
+        raise DataError(
+            f"expected at least one batch an epoch, received {num_data} data with batch_size={loader.batch_size}, "
+            f"drop_last={loader.drop_last} and {world} process(es)"
+        )
+    whole = type(loader.dataset) is TensorDataset and loader.collate_fn is default_collate
+    own: DataLoader[Any] = DataLoader(
+        _Rows(loader.dataset) if whole else _Keyed(loader.dataset),  # type: ignore[arg-type]
+        batch_sampler=order,  # type: ignore[arg-type]
+        num_workers=loader.num_workers,
+        collate_fn=_as_it_is if whole else loader.collate_fn,
+        pin_memory=loader.pin_memory,
+        timeout=loader.timeout,
+        worker_init_fn=loader.worker_init_fn,
+        multiprocessing_context=loader.multiprocessing_context,
+        generator=torch.Generator(),  # otherwise starting an epoch would draw from the noise of training
+        prefetch_factor=loader.prefetch_factor,
+        persistent_workers=loader.persistent_workers,
+    )
+    return Feed(own, order, num_data)
+
+
+def count(source: Any) -> int:
+    """The number of training data in a loader, a data set or a tuple of tensors.
+
+    >>> count((torch.zeros(5, 3), torch.zeros(5)))
+    5
+    """
+    loader = _loader(source, 1)
+    number = None if loader is None else _length(loader)
+    if number is None:
+        raise ConfigError(
+            f"num_data: expected a loader whose data set has a length, received {type(source).__name__}; "
+            "pass num_data= (the KL is divided by it)"
+        )
+    return number
+
+
+def _loader(source: Any, batch_size: int) -> DataLoader[Any] | None:
+    if isinstance(source, DataLoader):
+        return source
+    if isinstance(source, (tuple, list)) and source and all(isinstance(t, Tensor) for t in source):
+        lengths = [t.shape[0] if t.ndim else 0 for t in source]
+        if len(set(lengths)) > 1:
+            raise DataError(f"expected tensors of equal length, received {lengths}")
+        source = TensorDataset(*source)
+    if isinstance(source, IterableDataset) or not (isinstance(source, Dataset) and isinstance(source, Sized)):
+        return None
+    if not len(source):
+        raise DataError("expected data, received an empty data set")
+    return DataLoader(source, batch_size=batch_size, shuffle=True)
+
+
+def _length(loader: DataLoader[Any]) -> int | None:
+    """The size of the data set, or of the subset that the loader's sampler draws from."""
+    try:
+        if isinstance(loader.sampler, SubsetRandomSampler):
+            return len(loader.sampler)
+        number = len(loader.dataset)  # type: ignore[arg-type]
+    except TypeError:
+        return None
+    if number < 1:
+        raise DataError("expected data, received an empty data set")
+    return number
+
+
+def _ownable(loader: DataLoader[Any]) -> bool:
+    """Whether the loader's order says no more than 'shuffled' or 'in order', so that `Order` can take its place."""
+    sampler = loader.sampler
+    if isinstance(loader.dataset, IterableDataset) or type(loader.batch_sampler) is not BatchSampler:
+        return False
+    if type(sampler) is RandomSampler:
+        return not sampler.replacement and sampler.num_samples == len(loader.dataset)  # type: ignore[arg-type]
+    return type(sampler) in (SequentialSampler, DistributedSampler)

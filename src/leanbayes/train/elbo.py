@@ -1,0 +1,90 @@
+"""The evidence lower bound, the one place where the KL is scaled."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .. import batches
+from ..errors import ConfigError, DataError
+from ..likelihoods import Likelihood, likelihood
+from .schedules import Schedule, evaluate, schedule
+
+
+class Terms(NamedTuple):
+    """What `ELBO` returns: loss = nll + kl_weight * kl / num_data."""
+
+    loss: Tensor
+    nll: Tensor
+    kl: Tensor
+    kl_weight: float
+
+
+class ELBO(nn.Module):
+    r"""The negative evidence lower bound per datum.
+
+    loss = nll + kl_weight * kl / num_data, with nll = -mean over the batch of log p(y | output), and kl the plain sum
+    of KL(q(w) || p(w)) over all weights of the model (0 for a plain model). num_data times the loss is an unbiased
+    estimate of -ELBO over the whole data set, whatever the batch size.
+
+    task: "classification", "regression", "segmentation", a Likelihood, or a function of (outputs, targets) that returns
+    a log-likelihood per datum. num_data: the size of the training set, or the loader or data set to take it from.
+    kl_weight: a number, or a schedule of the step. The step is the number of training calls so far (model.training and
+    gradients enabled); other calls leave it alone. It is part of the state_dict, and so are learned noise levels.
+
+    >>> model = nn.Linear(3, 2)
+    >>> elbo = ELBO("classification", num_data=100)
+    >>> terms = elbo(model, model(torch.zeros(8, 3)), torch.zeros(8, dtype=torch.long))
+    >>> terms.loss.backward()
+    >>> bool(terms.loss == terms.nll), terms.kl_weight
+    (True, 1.0)
+    """
+
+    def __init__(self, task: Any, num_data: Any, kl_weight: float | Schedule = 1.0) -> None:
+        super().__init__()
+        self.likelihood: Likelihood = likelihood(task)
+        self.num_data = _count(num_data)
+        self.kl_weight = schedule(kl_weight)
+        self.step = 0
+
+    def forward(self, model: nn.Module, outputs: Any, targets: Any) -> Terms:
+        from ..kl import kl_sum
+
+        tensor = batches.output_tensor(outputs)
+        weight = evaluate(self.kl_weight, self.step)
+        with torch.autocast(tensor.device.type, enabled=False):
+            log_prob = self.likelihood.log_prob(tensor, targets)
+            if not log_prob.numel():
+                raise DataError("expected a batch with at least one datum, received an empty one")
+            nll = -log_prob.mean()
+            kl = kl_sum(model).to(nll)
+            loss = nll + kl * (weight / self.num_data)
+        if model.training and torch.is_grad_enabled():
+            self.step += 1
+        return Terms(loss, nll, kl, weight)
+
+    # The step is host state: as a buffer on a GPU, reading it would wait for the device at every step.
+    def get_extra_state(self) -> Tensor:
+        return torch.tensor(self.step)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        self.step = int(state)
+
+    def extra_repr(self) -> str:
+        return f"num_data={self.num_data}, kl_weight={self.kl_weight}"
+
+
+def _count(num_data: Any) -> int:
+    if isinstance(num_data, int) and not isinstance(num_data, bool):
+        if num_data >= 1:
+            return num_data
+    elif num_data is not None and not isinstance(num_data, (bool, float, str)):
+        from .data import count
+
+        return count(num_data)
+    raise ConfigError(
+        f"num_data: expected the number of training data (1 or more) or a loader, received {num_data!r}; "
+        "pass num_data=len(dataset): the KL is divided by it"
+    )

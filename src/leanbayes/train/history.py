@@ -1,0 +1,106 @@
+"""The numbers of a training run: in memory, as JSON lines, in TensorBoard."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ..errors import MissingExtraError
+from ..files import write_text
+
+
+@dataclass
+class History:
+    """What `fit` returns: a row of plain numbers an epoch.
+
+    stopped: why training ended before its last epoch, or None.
+
+    >>> history = History([{"epoch": 0, "loss": 2.0}, {"epoch": 1, "loss": 1.5}])
+    >>> history["loss"], history.last["epoch"], len(history)
+    ([2.0, 1.5], 1, 2)
+    """
+
+    rows: list[dict[str, Any]] = field(default_factory=list)
+    stopped: str | None = None
+
+    def __getitem__(self, name: str) -> list[Any]:
+        """One number over the epochs."""
+        if self.rows and not any(name in row for row in self.rows):
+            raise KeyError(f"expected one of {', '.join(self.rows[-1])}, received {name!r}")
+        return [row.get(name) for row in self.rows]
+
+    @property
+    def last(self) -> dict[str, Any]:
+        """The row of the last epoch."""
+        return self.rows[-1] if self.rows else {}
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        return iter(self.rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {"rows": self.rows, "stopped": self.stopped}
+
+
+def plain(row: dict[str, Any]) -> dict[str, Any]:
+    """The row with None where a number is not finite, since JSON has no other word for it."""
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
+
+
+class Journal:
+    """Writes rows to a JSONL file and to TensorBoard as they come.
+
+    The file holds the rows of one run. It is written anew from the rows known at the start, so that a run which
+    continues from a checkpoint neither repeats nor loses any.
+    """
+
+    def __init__(self, log: str | Path | None, tensorboard: str | Path | None, rows: list[dict[str, Any]]) -> None:
+        self.writer = _writer(tensorboard, rows)
+        self.path = None if log is None else Path(log)
+        if self.path is not None:
+            write_text(self.path, "".join(map(_line, rows)))
+
+    def append(self, row: dict[str, Any]) -> None:
+        """Write one more row."""
+        if self.path is not None:
+            with open(self.path, "a", encoding="utf-8") as file:
+                file.write(_line(row))
+        if self.writer is not None:
+            for name, value in row.items():
+                if isinstance(value, float):
+                    self.writer.add_scalar(name, value, row["step"])
+            self.writer.flush()
+
+    def close(self) -> None:
+        """Close what is open."""
+        if self.writer is not None:
+            self.writer.close()
+
+
+def check_tensorboard() -> None:
+    """Refuse `tensorboard=` where the package is missing."""
+    try:
+        import torch.utils.tensorboard  # noqa: F401
+    except ImportError as error:
+        raise MissingExtraError("tensorboard= needs a package: pip install leanbayes[tensorboard]") from error
+
+
+def _line(row: dict[str, Any]) -> str:
+    return json.dumps(row) + "\n"
+
+
+def _writer(folder: str | Path | None, rows: list[dict[str, Any]]) -> Any:
+    if folder is None:
+        return None
+    check_tensorboard()
+    from torch.utils.tensorboard import SummaryWriter
+
+    # purge_step hides what an interrupted run logged after the checkpoint that this one continues from.
+    return SummaryWriter(str(folder), purge_step=rows[-1]["step"] + 1 if rows else 0)
