@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from .evaluate.result import compare as compare
     from .evaluate.run import evaluate as evaluate
     from .kl import kl_sum as kl_sum
+    from .likelihoods import Classification as Classification
+    from .likelihoods import Regression as Regression
+    from .likelihoods import Segmentation as Segmentation
     from .methods import Dropout as Dropout
     from .methods import MeanField as MeanField
     from .methods import VariationalDropout as VariationalDropout
@@ -40,6 +43,8 @@ if TYPE_CHECKING:
     from .sampling import using as using
     from .sklearn import BayesClassifier as BayesClassifier
     from .sklearn import BayesRegressor as BayesRegressor
+    from .train.callbacks import Callback as Callback
+    from .train.callbacks import EarlyStopping as EarlyStopping
     from .train.callbacks import callbacks as callbacks
     from .train.elbo import ELBO as ELBO
     from .train.fit import fit as fit
@@ -48,9 +53,12 @@ if TYPE_CHECKING:
 _HOMES = {
     "BayesClassifier": "sklearn",
     "BayesRegressor": "sklearn",
+    "Callback": "train.callbacks",
+    "Classification": "likelihoods",
     "Comparison": "evaluate.result",
     "Dropout": "methods",
     "ELBO": "train.elbo",
+    "EarlyStopping": "train.callbacks",
     "Evaluation": "evaluate.result",
     "LeanBayesError": "errors",
     "LeanBayesWarning": "errors",
@@ -59,7 +67,9 @@ _HOMES = {
     "Normal": "priors",
     "Plan": "convert.plan",
     "Predictive": "predict.predictive",
+    "Regression": "likelihoods",
     "ScaleMixture": "priors",
+    "Segmentation": "likelihoods",
     "StudentT": "priors",
     "VariationalDropout": "methods",
     "bayesianize_": "convert.apply",

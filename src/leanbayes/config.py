@@ -24,7 +24,8 @@ def configurable(cls: type[T]) -> type[T]:
     """
     if not dataclasses.is_dataclass(cls) or not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
         raise TypeError(f"{cls.__name__} must be a frozen dataclass")
-    if cls.__name__ in _KINDS and _KINDS[cls.__name__].__qualname__ != cls.__qualname__:
+    known = _KINDS.get(cls.__name__, cls)  # the same class again is a module that was reloaded
+    if (known.__module__, known.__qualname__) != (cls.__module__, cls.__qualname__):
         raise TypeError(f"two configs are called {cls.__name__}")
     _KINDS[cls.__name__] = cls
     return cls
@@ -37,10 +38,11 @@ def to_dict(config: Any) -> dict[str, Any]:
     >>> to_dict(Normal(std=0.5))
     {'kind': 'Normal', 'version': 1, 'mean': 0.0, 'std': 0.5}
     """
-    name = type(config).__name__
-    if _KINDS.get(name) is not type(config):
+    cls: Any = type(config)
+    name = cls.__name__
+    if _KINDS.get(name) is not cls:
         raise ConfigError(f"expected a registered config, received {name}; decorate its class with @configurable")
-    fields = {f.name: _encode(getattr(config, f.name)) for f in dataclasses.fields(config)}
+    fields = {f.name: _encode(getattr(config, f.name)) for f in dataclasses.fields(cls)}
     return {"kind": name, "version": getattr(config, "version", 1), **fields}
 
 
@@ -72,6 +74,7 @@ def from_dict(data: Any) -> Any:
 def _announce() -> None:
     """Import the rooms whose configs must be known before anything is decoded."""
     from . import methods, priors  # noqa: F401
+    from .train import schedules  # noqa: F401
 
 
 def _encode(value: Any) -> Any:
