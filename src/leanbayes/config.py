@@ -38,11 +38,11 @@ def to_dict(config: Any) -> dict[str, Any]:
     >>> to_dict(Normal(std=0.5))
     {'kind': 'Normal', 'version': 1, 'mean': 0.0, 'std': 0.5}
     """
-    cls: Any = type(config)
-    name = cls.__name__
-    if _KINDS.get(name) is not cls:
+    name = type(config).__name__
+    known: Any = _KINDS.get(name)
+    if type(config) is not known:
         raise ConfigError(f"expected a registered config, received {name}; decorate its class with @configurable")
-    fields = {f.name: _encode(getattr(config, f.name)) for f in dataclasses.fields(cls)}
+    fields = {f.name: _encode(getattr(config, f.name)) for f in dataclasses.fields(known)}
     return {"kind": name, "version": getattr(config, "version", 1), **fields}
 
 

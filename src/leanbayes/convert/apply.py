@@ -8,7 +8,7 @@ from torch import nn
 
 from ..errors import ConversionError
 from .plan import Plan, plan
-from .record import ensure
+from .record import conversions, ensure
 from .selectors import Rules
 
 _HOOKS = (
@@ -19,6 +19,7 @@ _HOOKS = (
     "_forward_pre_hooks_with_kwargs",
     "_backward_hooks",
     "_backward_pre_hooks",
+    "_is_full_backward_hook",
 )
 
 
@@ -62,9 +63,12 @@ def restore_(model: nn.Module) -> nn.Module:
     """
     plain: dict[int, nn.Module] = {}
     tied: dict[int, nn.Parameter] = {}
-    for name, module in model.named_modules():
-        if "method" not in module.__dict__:
-            continue
+    if not isinstance(model, nn.Module):
+        raise ConversionError(f"expected an nn.Module, received {type(model).__name__}")
+    for name in conversions(model):
+        if not name:
+            raise ConversionError("the model itself is a Bayesian layer, which cannot be replaced in place")
+        module = model.get_submodule(name)
         try:
             restored = module.restored()  # type: ignore[operator]
         except ConversionError as error:
@@ -89,5 +93,6 @@ def _swap(model: nn.Module, replacements: dict[int, nn.Module]) -> None:
 
 def _carry_hooks(old: nn.Module, new: nn.Module) -> None:
     for name in _HOOKS:
-        if getattr(old, name, None):
-            setattr(new, name, getattr(old, name))
+        value = getattr(old, name, None)
+        if value or value is False:
+            setattr(new, name, value)

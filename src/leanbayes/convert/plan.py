@@ -112,11 +112,10 @@ def plan(model: nn.Module, rules: Rules, *, strict: bool = False) -> Plan:
     for name, module in model.named_modules():
         if _inside_converted(name, model):
             continue
-        rule = next((r for r in ordered if r.matches(name, aliases[name], module)), None)
-        for other in ordered:
-            if other.matches(name, aliases[name], module):
-                hits[other].append(name)
-        chosen[name] = _choose(name, module, rule, refusals)
+        matching = [rule for rule in ordered if rule.matches(name, aliases[name], module)]
+        for rule in matching:
+            hits[rule].append(name)
+        chosen[name] = _choose(name, module, matching[0] if matching else None, refusals)
     converted = {name: rule for name, (rule, _) in chosen.items() if rule is not None}
     _check_rules(ordered, hits, refusals, converted, chosen, model)
     if strict:
@@ -134,7 +133,8 @@ def _choose(name: str, module: nn.Module, rule: Rule | None, refusals: dict[Rule
         return None, f"excluded by {rule.text}"
     reason = rule.method.refuses(module)
     if reason is not None:
-        if module._parameters or not list(module.children()):
+        # a name or module rule speaks of what a container holds, a type rule of the container itself
+        if module._parameters or not module._modules or rule.rank == 2:
             refusals.setdefault(rule, f"{name or 'the model'} ({type(module).__name__}): {reason}")
         return None, "norm layer, passes through" if isinstance(module, NORMS) else reason
     if name == "":
@@ -162,10 +162,10 @@ def _check_rules(
     model: nn.Module,
 ) -> None:
     for rule in ordered:
-        won = [name for name, r in converted.items() if r is rule]
         if not hits[rule] and len(ordered) > 1:
             raise no_match(rule, model)
-        if rule.method is not None and not won and rule in refusals:
+        # standing behind another rule is no mistake; treating nothing of what it matches is
+        if rule.method is not None and rule in refusals and not any(name in converted for name in hits[rule]):
             raise ConversionError(f"rule {rule.text} converts nothing: {refusals[rule]}")
     if not converted:
         reasons = {why for name, (_, why) in chosen.items() if dict(model.named_modules())[name]._parameters}
@@ -181,9 +181,11 @@ def _check_strict(model: nn.Module, chosen: dict[str, tuple[Rule | None, str]]) 
         module = modules[name]
         has_own = any(p is not None for p in module._parameters.values())
         if rule is None and has_own and not isinstance(module, NORMS) and not why.startswith(("excluded", "already")):
+            # the name of a container would exclude all that it holds
+            selector = type(module).__name__ if module._modules else f'"{name}"'
             raise ConversionError(
                 f"strict: {name or 'the model'} ({type(module).__name__}) would be left alone: {why}; "
-                f'exclude it with a rule {{"{name}": None}} or drop strict=True'
+                f"exclude it with a rule {{{selector}: None}} or drop strict=True"
             )
 
 
@@ -195,6 +197,7 @@ def _count(model: nn.Module, aliases: dict[str, list[str]], chosen: dict[str, tu
     seen_before: set[int] = set()
     seen_after: set[int] = set()
     taken: dict[int, tuple[str, Method]] = {}
+    replacements = []  # kept alive: parameters are told apart by their identity
     entries = []
     for name, (rule, why) in chosen.items():
         module = modules[name]
@@ -203,15 +206,16 @@ def _count(model: nn.Module, aliases: dict[str, list[str]], chosen: dict[str, tu
             continue
         if getattr(module, "is_bayes_layer", False):
             own = list(module.parameters())
-        ghost = _ghost(module, ghosts)
-        after = list(ghost.parameters())
+        after = [_shadow(p, ghosts) for p in own]
         if rule is not None:
             assert rule.method is not None
+            ghost = _ghost(module, ghosts)
             replacement = rule.method.convert(ghost, memo)
+            replacements.append(replacement)
             after = list(replacement.parameters())
-            kept = {id(p) for p in after}
-            for original, shadow in zip(module._parameters.values(), ghost._parameters.values(), strict=True):
-                if original is not None and id(shadow) not in kept:
+            for parameter_name, original in module._parameters.items():
+                stays = replacement._parameters.get(parameter_name) is ghost._parameters[parameter_name]
+                if original is not None and not stays:
                     taken[id(original)] = (name, rule.method)
         entries.append(
             Entry(
@@ -225,7 +229,7 @@ def _count(model: nn.Module, aliases: dict[str, list[str]], chosen: dict[str, tu
             )
         )
     _check_ties(modules, chosen, taken)
-    total = sum(p.numel() for p in model.parameters())
+    total = _new_parameters(list(model.parameters()), set())
     counted = sum(e.before for e in entries)
     return Plan(tuple(entries), total, total - counted + sum(e.after for e in entries))
 
@@ -251,15 +255,17 @@ def _check_ties(
 def _ghost(module: nn.Module, ghosts: dict[int, nn.Parameter]) -> nn.Module:
     """A copy of one module whose parameters have shapes but no values; tied parameters stay tied."""
     ghost = copy.copy(module)
-    ghost._parameters = {}
-    for name, p in module._parameters.items():
-        if p is not None and id(p) not in ghosts:
-            meta = p if isinstance(p, nn.UninitializedParameter) else torch.empty_like(p, device="meta")
-            ghosts[id(p)] = nn.Parameter(meta, requires_grad=p.requires_grad)
-        ghost._parameters[name] = None if p is None else ghosts[id(p)]
-    if not getattr(module, "is_bayes_layer", False):
-        ghost._modules = {}  # its children have entries of their own
+    ghost._parameters = {n: None if p is None else _shadow(p, ghosts) for n, p in module._parameters.items()}
     return ghost
+
+
+def _shadow(p: nn.Parameter, ghosts: dict[int, nn.Parameter]) -> nn.Parameter:
+    """The parameter without its values, one for each."""
+    if isinstance(p, nn.UninitializedParameter):
+        return p
+    if id(p) not in ghosts:
+        ghosts[id(p)] = nn.Parameter(torch.empty_like(p, device="meta"), requires_grad=p.requires_grad)
+    return ghosts[id(p)]
 
 
 def _new_parameters(parameters: list[nn.Parameter], seen: set[int]) -> int:

@@ -51,4 +51,7 @@ def conversions(model: nn.Module) -> dict[str, Method]:
     >>> conversions(model)
     {'0': Dropout(rate=0.5)}
     """
-    return {name: m.__dict__["method"] for name, m in model.named_modules() if "method" in m.__dict__}
+    from ..methods.base import Method
+
+    found = ((name, m.__dict__.get("method")) for name, m in model.named_modules())
+    return {name: method for name, method in found if isinstance(method, Method)}

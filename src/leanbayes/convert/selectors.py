@@ -39,7 +39,15 @@ class Rule:
             return any(fnmatchcase(part, self.selector) for alias in aliases for part in _ancestry(alias))
         if self.rank == 2:
             return isinstance(module, self.selector)
-        return bool(self.selector(name, module))
+        try:
+            return bool(self.selector(name, module))
+        except ConversionError:
+            raise
+        except Exception as error:
+            raise ConversionError(
+                f"rule {self.text}: expected a function (name, module) -> bool, but on {name or 'the model'} it raised "
+                f"{type(error).__name__}: {error}"
+            ) from error
 
 
 def parse(rules: Any, model: nn.Module) -> list[Rule]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -51,18 +52,18 @@ class BayesLayer(StandIn):
         self.approximation = approximation
         self.train(module.training)
 
-    def forward(self, x: Tensor, *extra: Any) -> Tensor:
-        """The module's operation under one draw of the noise, or at the means."""
+    def forward(self, input: Tensor, *extra: Any, **named: Any) -> Tensor:
+        """The module's operation under one draw of the noise, or at the means; called as the module was."""
         if context.mean_only:
-            return self.compute(x, self.mean("weight"), self.mean("bias"), *extra)
+            return self.compute(input, self.mean("weight"), self.mean("bias"), *extra, **named)
         estimator = context.estimator or self.estimator
         if not all(q.gaussian for q in self.posteriors.values()):
             estimator = "weight"  # the others need independent Gaussian elements
-        return ESTIMATORS[estimator](self, x, *extra)
+        return ESTIMATORS[estimator](self, input, *extra, **named)
 
-    def compute(self, x: Tensor, weight: Tensor | None, bias: Tensor | None, *extra: Any) -> Tensor:
+    def compute(self, x: Tensor, weight: Tensor | None, bias: Tensor | None, *extra: Any, **named: Any) -> Tensor:
         """The operation itself, with these values of its parameters."""
-        return self.operation.apply(self.shell, x, weight, bias, *extra)
+        return self.operation.apply(self.shell, x, weight, bias, *extra, **named)
 
     @property
     def takes_indices(self) -> bool:
@@ -86,8 +87,8 @@ class BayesLayer(StandIn):
         q = self._posterior(name)
         if q is None:
             return None
-        variance = q.variance
-        return self._except_padding(name, variance.float() if variance.itemsize < 4 else variance)
+        # a half-precision square of a small sigma would underflow
+        return self._except_padding(name, q.std.float().square() if q.dtype.itemsize < 4 else q.variance)
 
     def deviation(self, name: str) -> Tensor | None:
         """A draw minus its mean, std * eps; None where the parameter is not random."""
@@ -106,12 +107,11 @@ class BayesLayer(StandIn):
         for name in self.posteriors:
             q = self._posterior(name)
             assert q is not None
-            yield (
-                q,
-                lambda name=name, q=q: self._except_padding(  # type: ignore[misc]
-                    name, kl(q, self.priors[name], approximation=self.approximation)
-                ).sum(),
-            )
+            yield q, partial(self._kl, name, q)
+
+    def _kl(self, name: str, q: Posterior) -> Tensor:
+        terms = self._except_padding(name, kl(q, self.priors[name], approximation=self.approximation))
+        return terms.sum(dtype=torch.promote_types(terms.dtype, torch.float32))
 
     def value(self, name: str) -> nn.Parameter | None:
         """The mean as a parameter; refused where there is none."""
@@ -121,7 +121,7 @@ class BayesLayer(StandIn):
         if not q.has_mean:
             raise ConversionError(f"its {name} has no mean to restore: it is zero by construction")
         mean = q.mean
-        return mean if isinstance(mean, nn.Parameter) else nn.Parameter(mean.detach().clone())
+        return mean if isinstance(mean, nn.Parameter) else nn.Parameter(mean.detach().clone(), q.like.requires_grad)
 
     def _posterior(self, name: str) -> Posterior | None:
         return self.posteriors._modules.get(name)  # type: ignore[return-value]

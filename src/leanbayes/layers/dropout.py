@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from typing import Any
 
 import torch
@@ -17,44 +18,55 @@ class DropoutMask(nn.Module):
     """Multiplies features, or whole channels, by Bernoulli(1 - rate) / (1 - rate).
 
     spatial: how many trailing dimensions share one mask value (0 for features, 2 for the channels of an image).
-    features: the shape of one mask without the batch dimension; None where only an input tells.
+    features: the shape of one mask without the batch dimension; None where only an input tells. `predict` then lets
+        the module see one first (`leanbayes.sampling.watching`); a module that is used several times in a pass has one
+        mask for every shape it meets.
 
     Under ``mean_only`` it is the identity, since the mask has mean one. Otherwise it is always on: a draw of a Bayesian
     network does not depend on train() and eval().
     """
 
     is_site = True
-    anchor: Tensor
+    device = torch.device("cpu")  # masks are small: they are drawn there and follow their input
 
     def __init__(self, rate: float, spatial: int = 0, features: tuple[int, ...] | None = None) -> None:
         super().__init__()
-        self.rate, self.spatial, self.features = rate, spatial, features
+        self.rate, self.spatial = rate, spatial
         self.learns_shape = features is None
-        self.register_buffer("anchor", torch.empty(0), persistent=False)  # knows the device: it follows .to()
-
-    @property
-    def device(self) -> torch.device:
-        """Where the mask is needed."""
-        return self.anchor.device
+        self.shapes: list[tuple[int, ...]] = [] if features is None else [features]
 
     def noise(self, generator: torch.Generator | None = None) -> Tensor:
-        """One mask for a whole sample, of shape ``features``."""
-        if self.features is None:
-            raise PredictionError("this dropout layer has not seen an input yet; run one batch through the model first")
-        keep = torch.empty(self.features, device="cpu" if generator else self.device)
+        """The masks of one whole sample, those of all shapes in one row."""
+        keep = torch.empty(sum(map(math.prod, self.shapes)))
         return keep.bernoulli_(1 - self.rate, generator=generator) / (1 - self.rate)
 
     def forward(self, x: Tensor) -> Tensor:
         """x times its mask, shapes unchanged."""
-        shape = (*x.shape[: x.ndim - self.spatial], *(1,) * self.spatial)
-        if self.learns_shape and context.draws is None:
-            self.features = shape[1:]
         if context.mean_only or self.rate == 0:
             return x
+        shape = (*x.shape[: x.ndim - self.spatial], *(1,) * self.spatial)
+        if context.watch is not None:
+            context.watch(self)
+            if self.learns_shape and shape[1:] not in self.shapes:
+                self.shapes.append(shape[1:])
         if context.draws is not None and id(self) in context.draws:
-            return x * draw(self).to(x.dtype)
+            return x * self._mask(draw(self), shape[1:]).to(device=x.device, dtype=x.dtype)
         keep = torch.empty(shape, dtype=x.dtype, device=x.device).bernoulli_(1 - self.rate)
         return x * (keep / (1 - self.rate))
+
+    def _mask(self, masks: Tensor, wanted: tuple[int, ...]) -> Tensor:
+        """The mask for inputs of this shape; where the batch is not dimension 0, one that broadcasts to it."""
+        known = self.shapes
+        if not self.learns_shape:
+            return masks.reshape(known[0])
+        found = wanted if wanted in known else next((s for s in known if _broadcasts(s, wanted)), None)
+        if found is None:
+            raise PredictionError(
+                f"dropout: expected features of a shape that one datum of the batch had ({known}), received {wanted}; "
+                'the shapes inside this model depend on the batch: use predict(..., estimator="local")'
+            )
+        start = sum(map(math.prod, known[: known.index(found)]))
+        return masks[start : start + math.prod(found)].reshape(found)
 
     def extra_repr(self) -> str:
         """The rate and what is dropped together."""
@@ -69,11 +81,14 @@ class DropoutAlways(DropoutMask):
 
     def __init__(self, module: nn.Module, rate: float) -> None:
         super().__init__(rate, spatial_of(module))
-        object.__setattr__(self, "shell", module)
+        object.__setattr__(self, "shell", copy.copy(module))
+        self.training = module.training
 
     def restored(self) -> nn.Module:
         """The module it replaced."""
-        return copy.copy(self.shell)
+        plain = copy.copy(self.shell)
+        plain.training = self.training
+        return plain
 
 
 class DropoutLayer(StandIn):
@@ -90,9 +105,10 @@ class DropoutLayer(StandIn):
         self.mask = DropoutMask(rate, spatial, (width, *(1,) * spatial))
         self.train(module.training)
 
-    def forward(self, x: Tensor, *extra: Any) -> Tensor:
-        """The module's operation on masked inputs."""
-        return self.operation.apply(self.shell, self.mask(x), self.weight, self._parameters.get("bias"), *extra)
+    def forward(self, input: Tensor, *extra: Any, **named: Any) -> Tensor:
+        """The module's operation on masked inputs; called as the module was."""
+        bias = self._parameters.get("bias")
+        return self.operation.apply(self.shell, self.mask(input), self.weight, bias, *extra, **named)
 
 
 OWN_DROPOUT: dict[type[nn.Module], int] = {nn.Dropout: 0, nn.Dropout1d: 1, nn.Dropout2d: 2, nn.Dropout3d: 3}
@@ -101,3 +117,8 @@ OWN_DROPOUT: dict[type[nn.Module], int] = {nn.Dropout: 0, nn.Dropout1d: 1, nn.Dr
 def spatial_of(module: nn.Module) -> int:
     """How many trailing dimensions a torch dropout module drops together."""
     return next(spatial for kind, spatial in OWN_DROPOUT.items() if isinstance(module, kind))
+
+
+def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    padded = (1,) * (len(target) - len(shape)) + shape
+    return len(shape) <= len(target) and all(a in (1, b) for a, b in zip(padded, target, strict=True))

@@ -18,31 +18,32 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 if TYPE_CHECKING:
     from .bayes import BayesLayer
 
 
-def local(layer: BayesLayer, x: Tensor, *extra: Any) -> Tensor:
+def local(layer: BayesLayer, x: Tensor, *extra: Any, **named: Any) -> Tensor:
     """Noise on the outputs: f(x, mu) + sqrt(f(x^2, sigma^2)) * eps."""
-    mean = layer.compute(x, layer.mean("weight"), layer.mean("bias"), *extra)
+    mean = layer.compute(x, layer.mean("weight"), layer.mean("bias"), *extra, **named)
     with _full_precision(x):
-        squared = x if layer.takes_indices else _at_least_fp32(x).square()
-        variance = layer.compute(squared, layer.variance("weight"), layer.variance("bias"), *extra)
-    return mean + _standard_deviation(variance).to(mean.dtype) * torch.randn_like(mean)
+        squared = x if layer.takes_indices else _Square.apply(_at_least_fp32(x))
+        variance = layer.compute(squared, layer.variance("weight"), layer.variance("bias"), *extra, **named)
+        return _Perturb.apply(mean, variance, torch.randn_like(variance))[0]
 
 
-def weight(layer: BayesLayer, x: Tensor, *extra: Any) -> Tensor:
+def weight(layer: BayesLayer, x: Tensor, *extra: Any, **named: Any) -> Tensor:
     """One whole draw of the weights for the whole batch."""
-    return layer.compute(x, layer.draw("weight"), layer.draw("bias"), *extra)
+    return layer.compute(x, layer.draw("weight"), layer.draw("bias"), *extra, **named)
 
 
-def flipout(layer: BayesLayer, x: Tensor, *extra: Any) -> Tensor:
+def flipout(layer: BayesLayer, x: Tensor, *extra: Any, **named: Any) -> Tensor:
     """One draw for the batch, decorrelated between data by random signs on its rows and columns."""
-    mean = layer.compute(x, layer.mean("weight"), layer.mean("bias"), *extra)
+    mean = layer.compute(x, layer.mean("weight"), layer.mean("bias"), *extra, **named)
     deviation = layer.deviation("weight")
     flipped = x if layer.takes_indices else x * _signs(x, layer.operation.spatial)
-    noise = layer.compute(flipped, deviation, layer.deviation("bias"), *extra)
+    noise = layer.compute(flipped, deviation, layer.deviation("bias"), *extra, **named)
     return mean + noise * _signs(noise, max(layer.operation.spatial, 0))
 
 
@@ -52,13 +53,54 @@ ESTIMATORS: dict[str, Callable[..., Tensor]] = {"local": local, "weight": weight
 def _signs(x: Tensor, spatial: int) -> Tensor:
     """Independent signs per datum and channel, constant over the last ``spatial`` dimensions."""
     shape = x.shape[: x.ndim - spatial] + (1,) * spatial
-    return torch.empty(shape, dtype=x.dtype, device=x.device).bernoulli_(0.5).mul_(2).sub_(1)
+    return torch.randint(0, 2, shape, dtype=x.dtype, device=x.device) * 2 - 1  # not in place, which vmap would refuse
 
 
-def _standard_deviation(variance: Tensor) -> Tensor:
-    """sqrt with a zero (not infinite) gradient at zero, and no epsilon that would drown a small sigma."""
-    positive = variance > 0
-    return torch.where(positive, variance, 1.0).sqrt() * positive
+class _Perturb(torch.autograd.Function):
+    """mean + sqrt(variance) * eps; all it remembers is eps / sqrt(variance), twice the slope in the variance.
+
+    Where the variance is zero (or a fast convolution rounds it below) the noise and its gradient are zero, without an
+    epsilon that would drown a small sigma. Written out because the same from torch's parts passes over memory twice as
+    often, and these tensors are as large as the layer's output.
+    """
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(mean: Tensor, variance: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+        scaled = (variance.rsqrt() * noise).nan_to_num_(0.0, 0.0, 0.0)
+        return torch.addcmul(mean, variance, scaled).to(mean.dtype), scaled
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
+        ctx.mark_non_differentiable(output[1])
+        ctx.save_for_backward(output[1])
+        ctx.set_materialize_grads(False)  # no tensor of zeros for what has no gradient
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, Tensor | None, None]:
+        (scaled,) = ctx.saved_tensors
+        return grad, None if grad is None else (grad * scaled).mul_(0.5), None
+
+
+class _Square(torch.autograd.Function):
+    """x^2, with a backward of two passes over memory where torch's own takes three."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x * x
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (x,) = ctx.saved_tensors
+        return (grad * x).mul_(2)
 
 
 def _at_least_fp32(x: Tensor) -> Tensor:

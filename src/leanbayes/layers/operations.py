@@ -6,7 +6,6 @@ padding mode, groups, ...) are read from the *shell*: the module that was replac
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -24,12 +23,10 @@ class Operation:
 
     apply: (shell, x, weight, bias, *extra) -> output, the module's own arithmetic.
     spatial: number of trailing dimensions that share one weight; -1 where inputs are indices.
-    fan_in: the number of inputs that one output sums over.
     """
 
     apply: Apply
     spatial: int
-    fan_in: Callable[[nn.Module], int]
 
 
 def _linear(shell: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
@@ -54,26 +51,12 @@ def _embedding(shell: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Te
     return F.embedding(x, weight, shell.padding_idx, scale_grad_by_freq=shell.scale_grad_by_freq)
 
 
-def _conv_fan_in(shell: Any) -> int:
-    return int(shell.in_channels // shell.groups * math.prod(shell.kernel_size))
-
-
-def _transposed_fan_in(shell: Any) -> int:
-    # an output sums over the taps that reach it: about kernel / stride of them along every dimension
-    taps = (max(1, k // s) for k, s in zip(shell.kernel_size, shell.stride, strict=True))
-    return int(shell.in_channels // shell.groups * math.prod(taps))
-
-
-def _linear_fan_in(shell: Any) -> int:
-    return int(shell.in_features)
-
-
 _OPERATIONS: dict[type[nn.Module], Operation] = {
-    nn.Linear: Operation(_linear, 0, _linear_fan_in),
-    nn.Embedding: Operation(_embedding, -1, lambda shell: 1),
-    **{c: Operation(_conv, n, _conv_fan_in) for n, c in enumerate((nn.Conv1d, nn.Conv2d, nn.Conv3d), 1)},
+    nn.Linear: Operation(_linear, 0),
+    nn.Embedding: Operation(_embedding, -1),
+    **{c: Operation(_conv, n) for n, c in enumerate((nn.Conv1d, nn.Conv2d, nn.Conv3d), 1)},
     **{
-        c: Operation(_conv_transpose, n, _transposed_fan_in)
+        c: Operation(_conv_transpose, n)
         for n, c in enumerate((nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), 1)
     },
 }
@@ -100,7 +83,7 @@ def refusal(module: nn.Module) -> str | None:
         return "its weight is parametrised (remove the parametrisation first)"
     if isinstance(module, nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params():
         return "its shape is not known yet (run one batch through the lazy module first)"
-    if type(module).forward is not kind.forward:
+    if type(module).forward is not kind.forward or "forward" in module.__dict__:
         return f"{type(module).__name__} has a forward of its own"
     if not isinstance(module._parameters.get("weight"), nn.Parameter):
         return "it has no weight parameter (weight norm by hook, or removed)"
@@ -110,4 +93,6 @@ def refusal(module: nn.Module) -> str | None:
         return "sparse gradients have no variance path"
     if not module._parameters["weight"].is_floating_point():  # type: ignore[union-attr]
         return "its weight is not floating point"
+    if module._modules or module._buffers:
+        return "it has submodules or buffers of its own, which a stand-in would lose"
     return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from ..config import check_between
 from ..registry import register
@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 class Dropout(Method):
     """Inputs of a Linear, channels into a convolution, dropped at random; no more parameters.
 
-    rate: the probability of being dropped; None keeps the rate of the model's own dropout layers (0.1 elsewhere).
+    Args:
+        rate: the probability of being dropped; None keeps the rate of the model's own dropout layers (0.1 elsewhere).
 
     On its own it takes the model's `nn.Dropout` layers where there are any, since those are what the model was trained
     with, and otherwise every Linear and convolution but the first, whose inputs are the data.
@@ -48,17 +49,21 @@ class Dropout(Method):
         from ..layers.operations import refusal
 
         if type(module) in OWN_DROPOUT:
-            return None
-        return "its inputs are indices" if isinstance(module, nn.Embedding) else refusal(module)
+            return "it drops everything" if self._rate_of(module) >= 1 else None
+        if isinstance(module, nn.Embedding):
+            return "its inputs are indices"
+        if isinstance(module, nn.modules.linear.NonDynamicallyQuantizableLinear):
+            return "attention reads its weight without calling it, so that its inputs cannot be masked"
+        return refusal(module)
 
     def selects(self, module: nn.Module, model: nn.Module) -> bool:
         """The model's own dropout layers, or else every weight layer but the first."""
         from ..layers.dropout import OWN_DROPOUT
 
-        own = [m for m in model.modules() if type(m) in OWN_DROPOUT]
-        if own:
-            return type(module) in OWN_DROPOUT
-        weights = [m for m in model.modules() if self.refuses(m) is None]
+        usable = [m for m in model.modules() if self.refuses(m) is None]
+        if own := [m for m in usable if type(m) in OWN_DROPOUT and self._rate_of(m) > 0]:
+            return module in own
+        weights = [m for m in usable if type(m) not in OWN_DROPOUT]
         return module in weights[1:] if len(weights) > 1 else module in weights
 
     def convert(self, module: nn.Module, memo: dict[int, Posterior]) -> nn.Module:
@@ -66,5 +71,9 @@ class Dropout(Method):
         from ..layers.dropout import OWN_DROPOUT, DropoutAlways, DropoutLayer
 
         if type(module) in OWN_DROPOUT:
-            return DropoutAlways(module, module.p if self.rate is None else self.rate)  # type: ignore[arg-type]
+            return DropoutAlways(module, self._rate_of(module))
         return DropoutLayer(module, 0.1 if self.rate is None else self.rate)
+
+    def _rate_of(self, module: Any) -> float:
+        """The rate that a dropout layer of the model's own is given."""
+        return float(module.p) if self.rate is None else self.rate

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from ..config import check_choice, check_positive
+from ..config import check_choice, check_flag, check_positive
 from ..errors import ConfigError
 from ..priors import LogUniform, Normal, ScaleMixture, StudentT
 from ..registry import register
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 class MeanField(Method):
     """Every weight an independent Gaussian N(mu, sigma^2), both learned: twice the parameters.
 
-    prior: p(w); None scales it to the layer, N(0, 2 / fan_in) for weights and N(0, 1) for biases, so that a random
-        network of any width has outputs of order one.
-    std: where sigma starts.
-    random_bias: whether biases are distributions too.
-    estimator: how noise reaches the outputs in training: "local", "weight" or "flipout".
-    keep_weights: pretrained weights become the means; False starts the means afresh.
+    Args:
+        prior: p(w) of every weight.
+        std: where sigma starts.
+        random_bias: whether biases are distributions too.
+        estimator: how noise reaches the outputs in training; see `leanbayes.layers.estimators`.
+        keep_weights: pretrained weights become the means; otherwise the means start afresh.
 
     >>> from torch import nn
     >>> import leanbayes as lb
@@ -39,7 +39,7 @@ class MeanField(Method):
 
     summary: ClassVar[str] = "a Gaussian per weight, mean and variance learned"
 
-    prior: Normal | LogUniform | StudentT | ScaleMixture | None = None
+    prior: Normal | LogUniform | StudentT | ScaleMixture = Normal()  # noqa: RUF009  (frozen)
     std: float = 0.02
     random_bias: bool = True
     estimator: Literal["local", "weight", "flipout"] = "local"
@@ -47,9 +47,10 @@ class MeanField(Method):
 
     def __post_init__(self) -> None:
         check_positive(self, "std")
+        check_flag(self, "random_bias", "keep_weights")
         check_choice(self, "estimator", ("local", "weight", "flipout"))
-        if self.prior is not None and not isinstance(self.prior, (Normal, LogUniform, StudentT, ScaleMixture)):
-            raise ConfigError(f"MeanField.prior: expected a prior or None, received {self.prior!r}")
+        if not isinstance(self.prior, (Normal, LogUniform, StudentT, ScaleMixture)):
+            raise ConfigError(f"MeanField.prior: expected a prior such as lb.Normal(std=1.0), received {self.prior!r}")
 
     def refuses(self, module: nn.Module) -> str | None:
         """Whatever has no operation with a weight."""
@@ -74,26 +75,11 @@ class MeanField(Method):
         return bayes_layer(
             module,
             make,
-            lambda name: self.prior or scaled_prior(name, module),
+            lambda name: self.prior,
             random_bias=self.random_bias,
             memo=memo,
             estimator=self.estimator,
         )
-
-
-def scaled_prior(name: str, module: nn.Module) -> Normal:
-    """N(0, 2 / fan_in) for weights (He et al., 2015), N(0, 1) for biases and embeddings.
-
-    >>> from torch import nn
-    >>> scaled_prior("weight", nn.Linear(8, 3))
-    Normal(mean=0.0, std=0.5)
-    """
-    from ..layers.operations import operation_of
-
-    operation = operation_of(module)
-    if name != "weight" or operation.spatial < 0:
-        return Normal()
-    return Normal(std=(2.0 / operation.fan_in(module)) ** 0.5)
 
 
 def fresh(module: nn.Module) -> nn.Module:

@@ -10,7 +10,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
-from ..config import check_choice, check_finite
+from ..config import check_between, check_choice, check_flag
 from ..errors import ConfigError
 from ..priors import LogUniform
 from ..registry import register
@@ -27,11 +27,14 @@ if TYPE_CHECKING:
 class VariationalDropout(Method):
     """Every weight N(theta, alpha theta^2), with the log-uniform prior.
 
-    approximation: of the KL: "molchanov", "kingma" (alpha up to 1), "cui" or "exact" (Dawson's function).
-    parameterisation: "additive" learns (theta, sigma), alpha = sigma^2 / theta^2 (Molchanov et al.); "multiplicative"
-        learns (theta, log alpha) itself.
-    granularity: of alpha, where it is multiplicative: "weight", "neuron" or "layer".
-    log_alpha: where it starts; an additive sigma starts at sqrt(alpha) times the layer's root mean square weight.
+    Args:
+        approximation: of the KL; kingma is for alpha up to 1, exact goes through Dawson's function.
+        parameterisation: additive learns (theta, sigma), alpha = sigma^2 / theta^2, as Molchanov et al. do;
+            multiplicative learns (theta, log alpha) itself.
+        granularity: of alpha, where it is multiplicative.
+        log_alpha: where it starts; an additive sigma starts at sqrt(alpha) times the layer's root mean square weight.
+        estimator: how noise reaches the outputs in training; see `leanbayes.layers.estimators`.
+        keep_weights: pretrained weights become theta; otherwise it starts afresh.
 
     >>> from torch import nn
     >>> import leanbayes as lb
@@ -51,7 +54,8 @@ class VariationalDropout(Method):
     keep_weights: bool = True
 
     def __post_init__(self) -> None:
-        check_finite(self, "log_alpha")
+        check_between(self, "log_alpha", -50.0, 50.0)
+        check_flag(self, "keep_weights")
         check_choice(self, "approximation", ("molchanov", "kingma", "cui", "exact"))
         check_choice(self, "parameterisation", ("additive", "multiplicative"))
         check_choice(self, "granularity", ("weight", "neuron", "layer"))
@@ -72,16 +76,19 @@ class VariationalDropout(Method):
         """A BayesLayer whose weight has noise; biases stay as they are."""
         from ..layers.bayes import bayes_layer
         from ..posteriors import Gaussian, MultiplicativeGaussian
+        from ..posteriors.multiplicative import alpha_shape
         from ..posteriors.scale import rho_like
         from .mean_field import fresh
 
         source = module if self.keep_weights else fresh(module)
 
         def make(name: str) -> Posterior:
+            # the parameter itself becomes theta: optimisers that hold it go on training it
             theta = source._parameters[name]
             assert theta is not None
             if self.parameterisation == "multiplicative":
-                return MultiplicativeGaussian.from_tensor(theta, granularity=self.granularity, log_alpha=self.log_alpha)
+                shape = alpha_shape(theta.shape, self.granularity)
+                return MultiplicativeGaussian(theta, theta.detach().new_full(shape, self.log_alpha))
             scale = 1.0 if theta.is_meta else max(float(theta.detach().square().mean().sqrt()), 1e-6)
             return Gaussian(theta, rho_like(theta, scale * math.exp(self.log_alpha / 2)))
 

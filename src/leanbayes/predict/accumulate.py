@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING
 
 import torch
@@ -25,11 +26,9 @@ class Accumulator:
     check_every = 8
 
     def __init__(self, likelihood: Likelihood, keep: bool, settle: float | None) -> None:
-        self.likelihood, self.settle = likelihood, settle
-        self.is_probability = likelihood.task in ("classification", "segmentation")
-        self.is_regression = likelihood.task == "regression"
-        self.keep = keep or self.is_regression
-        self.first = self.second = self.inner = self.counts = self.active = torch.empty(0)
+        self.likelihood, self.settle, self.keep = likelihood, settle, keep
+        self.task = likelihood.task
+        self.origin = self.first = self.second = self.inner = self.counts = self.active = torch.empty(0)
         self.kept: list[Tensor] = []
         self.kept_noise: list[Tensor] = []
         self.seen = 0
@@ -37,20 +36,25 @@ class Accumulator:
 
     def add(self, output: Tensor) -> None:
         """One more sample."""
+        if not self.seen:
+            self.task = _task(self.likelihood, output)
+            self.keep = self.keep or self.is_regression
         value, inner = self._interpret(output)
         if not self.seen:
             # sums in double: they do not depend on how samples were grouped (mps has no double)
             wide = torch.float32 if value.device.type == "mps" else torch.float64
             self.dtype = torch.promote_types(value.dtype, torch.float32)
-            self.first, self.second = torch.zeros_like(value, dtype=wide), torch.zeros_like(value, dtype=wide)
+            self.origin = value.to(wide)  # sums are of differences to it: a far-away mean must not drown the spread
+            self.first, self.second = torch.zeros_like(self.origin), torch.zeros_like(self.origin)
             self.inner = torch.zeros_like(inner, dtype=wide)
             self.counts = torch.zeros(value.shape[0], dtype=torch.long, device=value.device)
             self.active = torch.ones(value.shape[0], dtype=torch.bool, device=value.device)
         self.seen += 1
         on = self.active
         mask = _wide(on, value)
-        self.first += torch.where(mask, value, 0)
-        self.second += torch.where(mask, value.to(self.second.dtype), 0).square()
+        step = torch.where(mask, value - self.origin, 0)
+        self.first += step
+        self.second += step.square()
         self.inner += torch.where(_wide(on, inner), inner, 0)
         self.counts += on
         if self.keep:
@@ -59,6 +63,16 @@ class Accumulator:
                 self.kept_noise.append(torch.where(_wide(on, inner), inner, torch.nan).expand_as(value))
         if self.settle is not None and self.seen % self.check_every == 0:
             self._retire()
+
+    @property
+    def is_probability(self) -> bool:
+        """Whether outputs mean classes."""
+        return self.task in ("classification", "segmentation")
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether outputs mean a mean and a noise."""
+        return self.task == "regression"
 
     @property
     def settled(self) -> bool:
@@ -77,8 +91,8 @@ class Accumulator:
 
     def _moments(self) -> tuple[Tensor, Tensor]:
         count = self.counts.to(self.first.dtype).reshape(-1, *(1,) * (self.first.ndim - 1))
-        mean = self.first / count
-        return mean, (self.second / count - mean.square()).clamp_min(0)
+        shift = self.first / count
+        return self.origin + shift, (self.second / count - shift.square()).clamp_min(0)
 
     def _retire(self) -> None:
         _, variance = self._moments()
@@ -104,7 +118,7 @@ class Accumulator:
         else:
             epistemic, variance = variance, variance + (inner if self.is_regression else 0)
         return Predictive(
-            self.likelihood.task,
+            self.task,
             mean.to(dtype),
             variance.to(dtype),
             inner.to(dtype),
@@ -114,6 +128,22 @@ class Accumulator:
             torch.stack(self.kept) if self.keep else None,
             torch.stack(self.kept_noise) if self.is_regression else None,
         )
+
+
+def _task(likelihood: Likelihood, output: Tensor) -> str:
+    """What predictions mean: the likelihood's task, or for one of the user's own the transform that it has."""
+    task, dims = likelihood.task, output.ndim
+    if (task == "classification" and dims != 2) or (task == "segmentation" and dims < 3):
+        expected = "(batch, classes)" if task == "classification" else "(batch, classes, ...)"
+        raise PredictionError(f"{task}: expected outputs of shape {expected}, received {tuple(output.shape)}")
+    if task != "custom":
+        return task
+    with contextlib.suppress(PredictionError):
+        return "segmentation" if likelihood.probs(output).ndim > 2 else "classification"
+    with contextlib.suppress(PredictionError):
+        likelihood.mean_and_noise(output)
+        return "regression"
+    return "custom"
 
 
 def _wide(mask: Tensor, like: Tensor) -> Tensor:

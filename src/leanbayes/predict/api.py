@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from .. import batches
+from .. import batches, likelihoods, sampling
 from ..errors import DataError, PredictionError
 from ..likelihoods import Likelihood, likelihood
 from .accumulate import Accumulator
@@ -37,7 +37,7 @@ def predict(
     Each sample is a whole network: one draw of all weights, shared by all data. (Local reparameterisation, the default
     in training, drops the covariance between the positions of a convolution; ``estimator="local"`` asks for it.) The
     answer does not depend on train() or eval(), BatchNorm statistics and the global random state stay as they are, and
-    a seed repeats an answer whatever the chunk.
+    a seed repeats an answer whatever the chunk (for whole networks: the other estimators draw for every datum anew).
 
     inputs: a tensor, a tuple or mapping of tensors (by position or keyword), or a loader of batches.
     seed: None draws one from torch's generator.
@@ -61,10 +61,12 @@ def predict(
     _check_count("samples", samples)
     if chunk is not None:
         _check_count("chunk", chunk)
-    if settle is not None and not settle > 0:
+    if settle is not None and (isinstance(settle, bool) or not isinstance(settle, (int, float)) or not settle > 0):
         raise PredictionError(f"settle: expected a standard error above 0, received {settle!r}")
-    if strategy not in ("auto", "vmap", "loop"):
+    if not isinstance(strategy, str) or strategy not in ("auto", "vmap", "loop"):
         raise PredictionError(f"strategy: expected auto, vmap or loop, received {strategy!r}")
+    if not isinstance(estimator, str) or estimator not in sampling.ESTIMATORS:
+        raise PredictionError(f"estimator: expected weight, local or flipout, received {estimator!r}")
     if seed is None:
         seed = int(torch.randint(2**62, (1,)))
     elif isinstance(seed, bool) or not isinstance(seed, int):
@@ -101,8 +103,8 @@ def _average(
                     "the first dimension must be the batch"
                 )
             total.add(output)
-        if total.settled:
-            break
+            if settle is not None and total.settled:
+                return total.result(engine.used)
     return total.result(engine.used)
 
 
@@ -118,7 +120,7 @@ def resolve_task(model: nn.Module, task: Any) -> Likelihood:
             "this model was not trained by leanbayes.fit, so its task is not known; "
             'say predict(..., task="classification") or "regression" or "segmentation"'
         )
-    return Likelihood.from_dict(record.likelihood)
+    return likelihoods.from_dict(record.likelihood)
 
 
 def _batches(inputs: Any, is_loader: bool, progress: bool) -> Iterable[Any]:

@@ -39,6 +39,7 @@ class Engine:
     strategy: str = "auto"
     group: int | None = None
     used: str = field(default="", init=False)
+    done: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
         self.sites = list(sampling.sites(self.model).values())
@@ -59,7 +60,8 @@ class Engine:
         while start < total:
             stop = min(total, start + self._rows())
             block = batches.rows(inputs, start, stop)
-            yield block, self._groups(block, start)
+            yield block, self._groups(block, self.done)
+            self.done += stop - start
             start = stop
 
     def _rows(self) -> int:
@@ -69,6 +71,7 @@ class Engine:
 
     def _choose(self, inputs: Any) -> None:
         """Count where the work is; fall back to a loop, audibly, where vmap refuses the model."""
+        self._forget_shapes()
         found = probe(self.model, inputs)
         if self.strategy == "auto" and not found.vmap_pays(self.samples):
             self.used = "loop"
@@ -78,7 +81,7 @@ class Engine:
             self.used = "vmap"
         except Exception as error:  # vmap's refusals have no common type; a model's own fault shows again in the loop
             self.used = "loop"
-            if found.prefix > 0.1:
+            if found.prefix > 0.1 or self.strategy == "vmap":
                 reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
                 warnings.warn(
                     f"the deterministic prefix ({found.prefix:.0%} of the work) runs again for every sample, because "
@@ -92,8 +95,9 @@ class Engine:
             with sampling.using(mean_only=True):
                 yield self._run(block).unsqueeze(0)
             return
-        if any(getattr(site, "learns_shape", False) for site in self.sites):
-            self._run(batches.rows(block, 0, 1))  # noise of a run-time shape: let the sites see this block's
+        if self._forget_shapes():  # noise of a run-time shape: let the sites see this block's
+            with sampling.watching(lambda site: None):
+                self._run(batches.rows(block, 0, 1))
         size = self.group or self.samples
         if self.used == "vmap":
             size = min(size, self.chunk or VMAP_PAIRS)
@@ -104,6 +108,13 @@ class Engine:
             else:
                 for number in numbers:
                     yield self._one(block, start, number).unsqueeze(0)
+
+    def _forget_shapes(self) -> bool:
+        """Whether any site learns the shape of its noise from an input; such sites start anew."""
+        learners: list[Any] = [site for site in self.sites if getattr(site, "learns_shape", False)]
+        for site in learners:
+            site.shapes.clear()
+        return bool(learners)
 
     def _run(self, block: Any) -> Tensor:
         return batches.output_tensor(batches.call(self.model, block))
@@ -134,14 +145,21 @@ class Engine:
 
 @contextlib.contextmanager
 def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; training flags and the random state are as before when it ends."""
+    """Evaluation mode without gradients; training flags and the random state are as before when it ends.
+
+    torch's fast path for attention is off meanwhile: it reads the weights of the modules inside a transformer layer
+    without calling them, so that dropout would be skipped, and vmap cannot vectorise it.
+    """
     flags = {module: module.training for module in model.modules()}
     model.eval()
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     forked = [device] if device.type == "cuda" else []
+    fast = torch.backends.mha.get_fastpath_enabled()
+    torch.backends.mha.set_fastpath_enabled(False)
     try:
         with torch.no_grad(), torch.random.fork_rng(forked):
             yield
     finally:
+        torch.backends.mha.set_fastpath_enabled(fast)
         for module, training in flags.items():
             module.training = training

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from ..errors import PredictionError
+from ..errors import DataError, PredictionError
 
 
 @dataclass(frozen=True)
@@ -68,17 +68,20 @@ class Predictive:
 
     def log_prob(self, targets: Tensor) -> Tensor:
         """Log predictive density (or probability) of each target (N,): log of the average over samples."""
-        if self.task == "classification":
-            index = targets.to(self.mean.device).long().unsqueeze(1)
-            return self.mean.gather(1, index).squeeze(1).clamp_min(torch.finfo(self.mean.dtype).tiny).log()
-        if self.task == "segmentation":
-            index = targets.to(self.mean.device).long().unsqueeze(1)
-            chosen = self.mean.gather(1, index).squeeze(1).clamp_min(torch.finfo(self.mean.dtype).tiny).log()
+        if self.task != "regression":
+            self._only("log probabilities", "classification", "segmentation", "regression")
+            index = self._aligned(targets, self.mean[:, 0]).long().unsqueeze(1)
+            if not bool(((index >= 0) & (index < self.mean.shape[1])).all()):
+                raise DataError(
+                    f"expected labels from 0 to {self.mean.shape[1] - 1}, received {int(index.min())} to "
+                    f"{int(index.max())}; leave out what is not labelled"
+                )
+            chosen = self.mean.gather(1, index).clamp_min(torch.finfo(self.mean.dtype).tiny).log()
             return chosen.flatten(1).sum(1)
         means, variances, log_weights = self._mixture()
-        targets = targets.to(means).reshape(means.shape[1:])
+        targets = self._aligned(targets, means[0])
         density = -0.5 * ((targets - means).square() / variances + torch.log(2 * torch.pi * variances))
-        return torch.logsumexp(log_weights + density.flatten(2).sum(2), dim=0)
+        return torch.logsumexp(log_weights + density.reshape(*log_weights.shape, -1).sum(2), dim=0)
 
     def quantile(self, q: float) -> Tensor:
         """The q-quantile of the predictive of each target: a mixture of S Gaussians, inverted by bisection."""
@@ -100,6 +103,14 @@ class Predictive:
         if not 0.0 < level < 1.0:
             raise PredictionError(f"expected a level between 0 and 1, received {level}")
         return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
+
+    def _aligned(self, targets: Tensor, like: Tensor) -> Tensor:
+        """Targets in the shape of what they are compared with; (N,) and (N, 1) are the same, nothing else is."""
+        if not isinstance(targets, Tensor):
+            raise DataError(f"expected a tensor of targets, received {type(targets).__name__}")
+        if targets.shape != like.shape and {targets.shape, like.shape} != {like.shape[:1], (*like.shape[:1], 1)}:
+            raise DataError(f"expected targets of shape {tuple(like.shape)}, received {tuple(targets.shape)}")
+        return targets.to(like).reshape(like.shape)
 
     def _mixture(self) -> tuple[Tensor, Tensor, Tensor]:
         """Means and variances of the components (S, N, ...), log weights (S, N)."""

@@ -37,12 +37,8 @@ def probe(model: nn.Module, inputs: Any) -> Probe:
         if not before:
             before.append(_by_kind(counter))
 
-    with sampling.using(estimator="weight"), counter:
-        sampling.context.watch = watch
-        try:
-            batches.call(model, batches.rows(inputs, 0, 1))
-        finally:
-            sampling.context.watch = None
+    with sampling.using(estimator="weight"), counter, sampling.watching(watch):
+        batches.call(model, batches.rows(inputs, 0, 1))
     total = _by_kind(counter)
     first = before[0] if before else total
     rest = {kind: total[kind] - first[kind] for kind in total}
