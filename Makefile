@@ -33,7 +33,7 @@ types: $(STAMP)
 	@echo "mypy"; $(BIN)/mypy
 
 unit: $(STAMP)
-	@$(BIN)/pytest -n 2 --dist worksteal
+	@OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
 extras: $(STAMP)
 	@$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt -e '.[dev,models]'

@@ -112,15 +112,13 @@ def cost(model: nn.Module, example_input: Any) -> Cost:
 @contextlib.contextmanager
 def _every_operation_seen(model: nn.Module) -> Iterator[None]:
     """Switch off the fused attention and recurrent kernels: what happens inside of them cannot be counted."""
-    attention, recurrent = torch.backends.mha.get_fastpath_enabled(), torch.backends.mkldnn.enabled
-    torch.backends.mha.set_fastpath_enabled(False)
+    recurrent = torch.backends.mkldnn.enabled
     if any(isinstance(module, nn.RNNBase) for module in model.modules()):  # convolutions are faster with it
         torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
     try:
         with sdpa_kernel(SDPBackend.MATH):
             yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(attention)
         torch.backends.mkldnn.enabled = recurrent
 
 

@@ -21,6 +21,7 @@ from torch import Tensor, fx, nn
 
 from ..errors import ConversionError
 from ..sampling import using
+from ..undisturbed import kept_buffers, undisturbed
 
 
 @dataclass(frozen=True)
@@ -80,23 +81,9 @@ def untouched(model: nn.Module) -> Iterator[None]:
     """
     if any(nn.parameter.is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
         raise ConversionError("the model has lazy modules without shapes; run one batch through it first")
-    flags = [(module, module.training) for module in model.modules()]
-    buffers = [(buffer, buffer.clone()) for buffer in model.buffers() if not buffer.is_meta]
     has_means = all(getattr(module, "has_mean", True) for module in model.modules())
-    devices = {p.device for p in model.parameters() if p.device.type not in ("cpu", "meta")}
-    kind = next((device.type for device in devices), "cuda")
-    try:
-        model.eval()
-        fork = torch.random.fork_rng(devices, device_type=kind)
-        with fork, torch.no_grad(), using(mean_only=has_means, estimator="weight"):
-            yield
-    finally:
-        for module, flag in flags:
-            module.training = flag
-        with torch.no_grad():
-            for buffer, before in buffers:
-                if not torch.equal(buffer, before):
-                    buffer.copy_(before)
+    with undisturbed(model), kept_buffers(model), using(mean_only=has_means, estimator="weight"):
+        yield
 
 
 def original(module: nn.Module) -> nn.Module:

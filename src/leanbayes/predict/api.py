@@ -12,8 +12,9 @@ from torch import Tensor, nn
 from .. import batches, likelihoods, sampling
 from ..errors import DataError, PredictionError
 from ..likelihoods import Likelihood, likelihood
+from ..undisturbed import undisturbed
 from .accumulate import Accumulator
-from .engine import Engine, undisturbed
+from .engine import Engine
 from .predictive import Predictive, join
 
 

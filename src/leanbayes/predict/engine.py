@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -141,25 +140,3 @@ class Engine:
 
     def _noise(self, sample: int) -> dict[int, Tensor]:
         return {id(site): sampling.noise_of(site, self.seed, i, sample) for i, site in enumerate(self.sites)}
-
-
-@contextlib.contextmanager
-def undisturbed(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; training flags and the random state are as before when it ends.
-
-    torch's fast path for attention is off meanwhile: it reads the weights of the modules inside a transformer layer
-    without calling them, so that dropout would be skipped, and vmap cannot vectorise it.
-    """
-    flags = {module: module.training for module in model.modules()}
-    model.eval()
-    device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    forked = [device] if device.type == "cuda" else []
-    fast = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        with torch.no_grad(), torch.random.fork_rng(forked):
-            yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(fast)
-        for module, training in flags.items():
-            module.training = training

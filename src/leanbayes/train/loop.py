@@ -18,12 +18,13 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from .. import batches
 from ..errors import DataError, LeanBayesWarning, TrainingError
 from ..sampling import mix
+from ..undisturbed import kept_modes
 from . import data, diagnose, rng, snapshot
 from .callbacks import State, notify
 from .elbo import ELBO, Terms
 from .history import History, Journal, plain
 from .progress import Bar
-from .validate import kept_modes, validate
+from .validate import validate
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -13,21 +12,10 @@ from torch import Tensor, nn
 from .. import batches, sampling
 from ..errors import DataError
 from ..likelihoods import Likelihood
+from ..undisturbed import undisturbed
 from . import rng
 
 
-@contextlib.contextmanager
-def kept_modes(model: nn.Module) -> Iterator[None]:
-    """Run a block, then put every module back into its own mode (train or eval; frozen BatchNorm stays frozen)."""
-    modes = {module: module.training for module in model.modules()}
-    try:
-        yield
-    finally:
-        for module, training in modes.items():
-            module.training = training
-
-
-@torch.no_grad()
 def validate(
     model: nn.Module,
     likelihood: Likelihood,
@@ -50,8 +38,7 @@ def validate(
     sums = torch.zeros(4, dtype=torch.float64)  # data, log-likelihood, what the metric counts, how many it counts
     now = sampling.context
     whole_weights = sampling.using(estimator="weight", mean_only=now.mean_only, draws=now.draws)
-    with rng.preserved(device), kept_modes(model), whole_weights:
-        model.eval()
+    with rng.preserved(device), undisturbed(model), whole_weights:
         for number, batch in enumerate(data):
             inputs, targets = (batches.to(part, device) for part in batches.split(batch))
             log_probs, predictions = [], []
