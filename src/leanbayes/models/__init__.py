@@ -14,14 +14,14 @@ from ..errors import ConfigError
 if TYPE_CHECKING:
     from torch import nn
 
-    from .convnet import convnet as convnet
+    from .convolutional import convnet as convnet
     from .lenet import lenet5 as lenet5
     from .perceptron import mlp as mlp
     from .resnet import resnet18 as resnet18
     from .resnet import resnet18_cifar as resnet18_cifar
 
 _ROOMS = {
-    "convnet": "convnet",
+    "convnet": "convolutional",
     "lenet5": "lenet",
     "mlp": "perceptron",
     "resnet18": "resnet",

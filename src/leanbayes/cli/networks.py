@@ -1,0 +1,92 @@
+"""Which network a command means: one of the library's for a data set, or a factory of the user's own."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import importlib
+import os
+import sys
+import traceback
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ConfigError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ..data import DataSet
+
+
+def describe(name: str, data: DataSet, outputs: int | None = None) -> dict[str, Any]:
+    """The name and options of a network, as they are written into a model file.
+
+    name: "auto", a name that `leanbayes.models.build` knows, or "package.module:factory".
+    """
+    from ..models.auto import fitting
+
+    return {"name": name, "options": {}} if ":" in name else fitting(name, data, outputs)
+
+
+def make(description: dict[str, Any]) -> nn.Module:
+    """The network a description stands for."""
+    from .. import models
+
+    if ":" in description["name"]:
+        return _imported(description["name"])
+    return models.build(description["name"], **description["options"])
+
+
+def check(model: nn.Module, data: DataSet, outputs: int) -> None:
+    """Refuse a network that does not take the data, or gives other than ``outputs`` numbers for a datum."""
+    import torch
+
+    from .. import batches
+
+    inputs = torch.stack([data.train[row][0] for row in range(2)])
+    try:
+        with torch.no_grad():
+            trial = copy.deepcopy(model).eval()  # a copy: a network may remember what it has seen
+            shape = tuple(batches.output_tensor(batches.call(trial, inputs)).shape)
+    except Exception as error:  # a user's network may raise anything
+        raise ConfigError(
+            f"model: expected a network for inputs of shape {data.input_shape}, but it raised {_told(error)}"
+        ) from error
+    single = (2,) if data.task == "regression" else (2, 1)  # one number a datum; one logit for two classes
+    fine = [(2, outputs), single] if outputs == (data.num_classes or 1) <= 2 else [(2, outputs)]
+    if shape not in fine:
+        raise ConfigError(
+            f"model: expected {outputs} outputs for each datum of {data.name} ({data.task}), received outputs of shape "
+            f"{shape[1:]}; change its last layer"
+        )
+
+
+def _imported(path: str) -> nn.Module:
+    from torch import nn
+
+    module, _, attribute = path.partition(":")
+    sys.path.insert(0, "")  # a factory in the current folder is found, as python -m would
+    try:
+        factory = getattr(importlib.import_module(module), attribute)
+        model = factory if isinstance(factory, nn.Module) else factory()
+    except Exception as error:  # a user's module may raise anything
+        raise ConfigError(
+            f"model: expected package.module:factory, a function without arguments that returns an nn.Module; {path!r} "
+            f"raised {_told(error)}"
+        ) from error
+    finally:
+        with contextlib.suppress(ValueError):
+            sys.path.remove("")
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"model: expected {path} to return an nn.Module, received {type(model).__name__}")
+    return model
+
+
+def _told(error: Exception) -> str:
+    """An error of somebody else's code, and the last line of their own that it went through."""
+    ours = str(Path(__file__).parents[1])
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((ours, "<"))]
+    own = [f for f in frames if f"lib{os.sep}python" not in f.filename]  # neither installed nor Python's own
+    where = f" ({os.path.relpath(own[-1].filename)}, line {own[-1].lineno})" if own else ""
+    return f"{type(error).__name__}: {error}{where}"

@@ -1,0 +1,116 @@
+"""`leanbayes predict`: predictions with their uncertainty, from a file of inputs to a file of answers."""
+
+from __future__ import annotations
+
+import csv
+import io
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from . import checks
+
+if TYPE_CHECKING:
+    from ..predict import Predictive
+    from .saved import Training
+
+SHOWN = 20
+
+
+@dataclass(frozen=True)
+class Predict:
+    """Predict with a saved network: probabilities or means, and how sure it is, one line a datum.
+
+    Args:
+        file: a model that leanbayes train or leanbayes.save wrote.
+        inputs: a .npy array, or a .csv of numbers (one datum a row, a header is skipped), in original units: pixels
+            from 0 to 1, features as they were measured.
+        out: a .csv to write; without it the lines are printed, on a terminal the first of them.
+        samples: networks drawn from the posterior.
+        mean_only: one pass at the posterior means instead.
+        seed: of the draws.
+        scaled: the inputs are scaled already, as in training.
+        task: what the outputs mean, where the file does not say.
+        model: your own network as package.module:factory, where the file does not hold one of the library's.
+        json: print JSON instead of text.
+    """
+
+    file: Annotated[Path, tyro.conf.Positional]
+    inputs: Annotated[Path, tyro.conf.Positional]
+    out: Path | None = None
+    samples: int = 32
+    mean_only: bool = False
+    seed: int = 0
+    scaled: bool = False
+    task: Literal["classification", "regression"] | None = None
+    model: str | None = None
+    json: bool = False
+
+    def run(self) -> dict[str, Any]:
+        """Write or print the table."""
+        checks.counts(samples=self.samples)
+        checks.seed(self.seed)
+        checks.targets(out=self.out)
+
+        import leanbayes as lb
+
+        from .. import files
+        from .inputs import prepared, read
+        from .saved import open_model
+
+        model, training = open_model(self.file, self.model)
+        x = prepared(read(self.inputs), training, self.inputs, scaled=self.scaled)
+        options: dict[str, Any] = {"samples": self.samples, "seed": self.seed, "mean_only": self.mean_only}
+        header, rows = table(lb.predict(model, x, task=self.task, **options), training)
+        if self.out is not None:
+            files.write_text(self.out, as_csv(header, rows))
+        if not self.json:
+            print(f"wrote {len(rows)} rows to {self.out}" if self.out else _shown(header, rows))
+        result = {"columns": header, "count": len(rows), "out": None if self.out is None else str(self.out)}
+        return result if self.out is not None else {**result, "rows": rows}
+
+
+def table(prediction: Predictive, training: Training) -> tuple[list[str], list[list[Any]]]:
+    """Columns and rows: for classes the label, its probability, the uncertainties and every probability."""
+    if prediction.task == "regression":
+        low, high = prediction.interval(0.95)
+        scale, shift = training.y_std, training.y_mean
+        columns = {
+            "mean": prediction.mean * scale + shift,
+            "std": prediction.variance.sqrt() * scale,
+            "epistemic_std": prediction.epistemic.sqrt() * scale,
+            "low95": low * scale + shift,
+            "high95": high * scale + shift,
+        }
+        outputs = prediction.mean[0].numel()
+        header = [f"{name}_{k}" if outputs > 1 else name for name in columns for k in range(outputs)]
+        numbers = [column for value in columns.values() for column in value.reshape(-1, outputs).T]
+        return header, [[float(column[i]) for column in numbers] for i in range(len(prediction))]
+    confidence, label = prediction.probs.max(1)
+    names = training.classes or [str(c) for c in range(prediction.probs.shape[1])]
+    header = ["label", "confidence", "entropy", "mutual_information", *(f"p({name})" for name in names)]
+    numbers = [confidence, prediction.entropy, prediction.mutual_information, *prediction.probs.T]
+    return header, [[names[int(label[i])], *(float(c[i]) for c in numbers)] for i in range(len(prediction))]
+
+
+def as_csv(header: list[str], rows: list[list[Any]]) -> str:
+    """Lines of comma-separated values, six digits a number.
+
+    >>> as_csv(["label", "p"], [["a, b", 1 / 3]])
+    'label,p\\n"a, b",0.333333\\n'
+    """
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows([f"{v:.6g}" if isinstance(v, float) else v for v in row] for row in rows)
+    return text.getvalue()
+
+
+def _shown(header: list[str], rows: list[list[Any]]) -> str:
+    """All of it for a pipe or a file; the first lines, and how to get the rest, for a reader."""
+    if not sys.stdout.isatty() or len(rows) <= SHOWN:
+        return as_csv(header, rows).rstrip("\n")
+    return f"{as_csv(header, rows[:SHOWN])}... and {len(rows) - SHOWN} more; --out FILE writes them all"

@@ -1,0 +1,90 @@
+"""Models that `leanbayes train` wrote, read back, with what is known of their training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ..errors import ArtifactError, ConfigError, DataError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ..data import DataSet
+
+
+@dataclass(frozen=True)
+class Training:
+    """What a model was trained on, as its file remembers it: JSON only; the defaults are for a file that does not say.
+
+    data, split: the data set. network: name and options. input_shape: of one datum. classes: their names.
+    mean, std: inputs are (x - mean) / std by channel or feature. y_mean, y_std: the same of a regression's target.
+    """
+
+    data: str | None = None
+    split: int = 0
+    network: dict[str, Any] | None = None
+    seed: int = 0
+    input_shape: list[int] | None = None
+    classes: list[str] | None = None
+    mean: list[float] | None = None
+    std: list[float] | None = None
+    y_mean: float = 0.0
+    y_std: float = 1.0
+
+    def load(self, name: str, like: DataSet | None = None) -> DataSet:
+        """The test part of a data set, scaled as the training data were (or ``like`` another), if it fits the model."""
+        import torch
+
+        from ..data import DataSet, load
+
+        shape = None if self.input_shape is None else tuple(self.input_shape)
+        if self.mean is not None and self.std is not None:
+            scale = torch.tensor(self.mean), torch.tensor(self.std)
+            like = DataSet(self.data or "", "", {}, shape or (), (), *scale, self.y_mean, self.y_std)
+        if shape is not None and name != self.data:  # looked at unscaled, since the scaling may not fit either
+            found = load(name, parts="test", split=self.split, normalise=False).input_shape
+            if found != shape:
+                raise DataError(
+                    f"{name}: expected data of shape {shape}, as the model takes, received {found}; "
+                    f"choose a set like {self.data}"
+                )
+        return load(name, parts="test", split=self.split, normalise=True if like is None else like)
+
+
+def open_model(path: Path, network: str | None) -> tuple[nn.Module, Training]:
+    """The model in a file and its training.
+
+    network: a factory of the user's own; a file may name one, but only the user can say that it is to be imported.
+    """
+    from ..artifacts import inspect, load
+    from .networks import make
+
+    training = _training(inspect(path).get("metadata"), path)
+    description = training.network
+    if network is not None and ":" not in network:
+        raise ConfigError(f"--model: expected package.module:factory, received {network!r}; leave it out otherwise")
+    if network is not None:
+        description = {"name": network, "options": {}}
+    elif description is None:
+        raise ArtifactError(f"{path} does not say which network it holds; add --model package.module:factory")
+    elif ":" in description["name"]:
+        raise ArtifactError(f"{path} holds a network of your own; to import it, add --model {description['name']}")
+    return load(path, into=make(description)), training
+
+
+def _training(metadata: Any, path: Path) -> Training:
+    """Metadata are anybody's: what `leanbayes train` did not write is refused, not guessed at."""
+    stored = metadata.get("training") if isinstance(metadata, dict) else None
+    if stored is None:
+        return Training()
+    try:
+        training = Training(**stored)
+        known = training.network is None or {*training.network} == {"name", "options"}
+        float(training.y_mean), float(training.y_std), int(training.split)
+    except (TypeError, ValueError) as error:
+        raise ArtifactError(f"{path}: metadata 'training': expected what leanbayes train writes ({error})") from error
+    if not known:
+        raise ArtifactError(f"{path}: metadata 'training': expected a network's name and options")
+    return training

@@ -1,0 +1,190 @@
+"""What a recipe is: one table or figure, three presets, resumable jobs, and one shape for all results.
+
+No torch here: the command line lists recipes without paying for an import of torch.
+"""
+
+from __future__ import annotations
+
+import difflib
+import hashlib
+import json
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from .. import files
+from .._version import __version__
+from ..errors import ConfigError, DataError
+
+Preset = Literal["smoke", "cpu", "paper"]
+Metrics = dict[str, float]
+_RECIPES: dict[str, Recipe] = {}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table: the metrics of each seed, and what the paper prints there.
+
+    setting: what varies from line to line: a width, a density, a sample count.
+
+    >>> Row("mnist", "mean-field", 32, [{"accuracy": 0.99}], paper={"accuracy": 0.991}).to_dict()["metrics"]
+    {'accuracy': {'mean': 0.99, 'std': None, 'n': 1}}
+    """
+
+    dataset: str
+    method: str
+    setting: str | float
+    runs: Sequence[Metrics]
+    paper: Mapping[str, float]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Mean, standard deviation and count over the seeds."""
+        names = dict.fromkeys(name for run in self.runs for name in run)
+        metrics = {name: summary([run[name] for run in self.runs if name in run]) for name in names}
+        return {
+            "dataset": self.dataset,
+            "method": self.method,
+            "setting": self.setting,
+            "metrics": metrics,
+            "paper": dict(self.paper),
+        }
+
+
+class Jobs:
+    """Runs the pieces of a recipe, each once: what an earlier run finished is read back instead.
+
+    folder: where finished pieces are kept as JSON; None keeps nothing.
+    tell: called with a line of text when a piece starts.
+    seconds: what all pieces took, also those of earlier runs.
+
+    >>> jobs = Jobs(None)
+    >>> jobs({"method": "mean-field", "seed": 0}, lambda: {"accuracy": 0.9})
+    {'accuracy': 0.9}
+    """
+
+    def __init__(self, folder: Path | None, tell: Callable[[str], None] = lambda text: None) -> None:
+        self.folder, self.tell, self.seconds = folder, tell, 0.0
+
+    def __call__(self, key: Mapping[str, Any], work: Callable[[], Metrics], label: str = "") -> Metrics:
+        """The metrics of the piece that ``key`` describes completely: whatever changes them must be in it."""
+        label = label or ", ".join(str(value) for value in key.values())
+        text = json.dumps({"version": __version__, **key}, sort_keys=True, default=str)
+        path = None if self.folder is None else self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+        if path is not None and path.exists():
+            self.tell(f"{label}: already done")
+            piece = _piece(path)
+        else:
+            self.tell(label)
+            began = time.perf_counter()
+            metrics = {name: float(value) for name, value in work().items()}
+            piece = {"key": json.loads(text), "seconds": time.perf_counter() - began, "metrics": metrics}
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                # JSON has no infinity: float() reads its name back
+                told = {k: v if math.isfinite(v) else repr(v) for k, v in metrics.items()}
+                files.write_text(path, json.dumps({**piece, "metrics": told}))
+        self.seconds += piece["seconds"]
+        return dict(piece["metrics"])
+
+
+def _piece(path: Path) -> dict[str, Any]:
+    try:
+        piece = json.loads(path.read_text(encoding="utf-8"))
+        return {"seconds": float(piece["seconds"]), "metrics": {k: float(v) for k, v in piece["metrics"].items()}}
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+        raise DataError(
+            f"{path}: expected a finished piece of a recipe ({error!r}); delete it to run it again"
+        ) from error
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A named table: ``rows(preset, jobs)`` yields its lines.
+
+    seeds: how many each preset uses.
+    """
+
+    name: str
+    summary: str
+    seeds: Mapping[str, int]
+    rows: Callable[[str, Jobs], Iterator[Row]]
+
+
+def recipe(name: str, summary: str, seeds: Mapping[str, int]) -> Callable[[Any], Any]:
+    """Register a function of (preset, jobs) that yields rows."""
+
+    def decorate(rows: Callable[[str, Jobs], Iterator[Row]]) -> Callable[[str, Jobs], Iterator[Row]]:
+        _RECIPES[name] = Recipe(name, summary, seeds, rows)
+        return rows
+
+    return decorate
+
+
+def recipes() -> dict[str, Recipe]:
+    """Every recipe by name.
+
+    >>> "baselines" in recipes()
+    True
+    """
+    from . import baselines  # noqa: F401  (registers itself)
+
+    return dict(_RECIPES)
+
+
+def check(name: str, preset: str) -> Recipe:
+    """The recipe of that name, if it has the preset.
+
+    >>> check("baseline", "smoke")
+    Traceback (most recent call last):
+    leanbayes.errors.ConfigError: recipe: expected one of baselines, received 'baseline'; did you mean 'baselines'?
+    """
+    known = recipes()
+    if name not in known:
+        close = difflib.get_close_matches(name, known, n=1)
+        hint = f"; did you mean {close[0]!r}?" if close else ""
+        raise ConfigError(f"recipe: expected one of {', '.join(known)}, received {name!r}{hint}")
+    if preset not in known[name].seeds:
+        raise ConfigError(f"preset of {name}: expected one of {', '.join(known[name].seeds)}, received {preset!r}")
+    return known[name]
+
+
+def reproduce(
+    name: str, preset: str = "smoke", *, resume: Path | None = None, tell: Callable[[str], None] = lambda text: None
+) -> dict[str, Any]:
+    """Run a recipe; the result has the one shape that documents, reports and checks read.
+
+    resume: a folder for finished pieces. tell: called with a line of text as the run goes on.
+    """
+    chosen, jobs = check(name, preset), Jobs(resume, tell)
+    rows = [row.to_dict() for row in chosen.rows(preset, jobs)]
+    return {
+        "recipe": name,
+        "preset": preset,
+        "command": f"leanbayes reproduce {name} --preset {preset}",
+        "version": __version__,
+        "seeds": chosen.seeds[preset],
+        "seconds": round(jobs.seconds, 1),
+        "rows": rows,
+    }
+
+
+def summary(values: Sequence[float]) -> dict[str, float | int | None]:
+    """Mean, sample standard deviation (None for one value) and count.
+
+    Where one of the values is not finite so is their mean, which JSON cannot say: it is None, and not the mean of the
+    rest, which would hide a run that failed.
+
+    >>> summary([1.0, 3.0])
+    {'mean': 2.0, 'std': 1.4142135623730951, 'n': 2}
+    >>> summary([1.0, float("nan")])
+    {'mean': None, 'std': None, 'n': 2}
+    """
+    count = len(values)
+    if not all(math.isfinite(v) for v in values):
+        return {"mean": None, "std": None, "n": count}
+    mean = sum(values) / count
+    spread = math.sqrt(sum((v - mean) ** 2 for v in values) / (count - 1)) if count > 1 else None
+    return {"mean": mean, "std": spread, "n": count}
