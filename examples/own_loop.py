@@ -36,7 +36,6 @@ for epoch in range(options.epochs):
 inputs, labels = digits.test[:]
 prediction = lb.predict(model, inputs, task="classification")
 right = prediction.labels == labels
+entropy = prediction.entropy
 print(f"accuracy {right.float().mean():.1%}")
-print(
-    f"entropy where it is right {prediction.entropy[right].mean():.2f}, wrong {prediction.entropy[~right].mean():.2f}"
-)
+print(f"mean entropy where it is right {entropy[right].mean():.2f}, where it is wrong {entropy[~right].mean():.2f}")

@@ -25,10 +25,11 @@ lb.fit(model, train, val=val, epochs=options.epochs, lr=2e-3)
 
 images, labels = digits.test[:5]
 prediction = lb.predict(model, images, samples=32)
-print("\nlabel  says  how sure  of which the weights are to blame for")
-for row in range(5):
-    entropy, share = prediction.entropy[row], prediction.mutual_information[row]
-    print(f"{labels[row]:5}  {prediction.labels[row]:4}  {prediction.probs[row].max():8.1%}  {share / entropy:.1%}")
+print("\ntruth  answer  how sure  doubt (nats)  of it about the network")
+for truth, answer, probs, entropy, network in zip(
+    labels, prediction.labels, prediction.probs, prediction.entropy, prediction.mutual_information, strict=True
+):
+    print(f"{truth:5}  {answer:6}  {probs.max():8.1%}  {entropy:12.3f}  {network:20.3f}")
 
 result = lb.evaluate(model, test, ood={"letters": letters})
 print(f"\n{result}")

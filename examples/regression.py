@@ -5,18 +5,15 @@ python examples/regression.py --out regression.png
 
 import argparse
 
-import matplotlib
 import torch
+from matplotlib.figure import Figure
 
 import leanbayes as lb
 from leanbayes.likelihoods import Regression
 from leanbayes.models import mlp
 
-matplotlib.use("Agg")  # draws without a screen
-from matplotlib import pyplot as plt  # noqa: E402
-
 parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-parser.add_argument("--epochs", type=int, default=300)
+parser.add_argument("--epochs", type=int, default=400)
 parser.add_argument("--out", default="regression.png")
 options = parser.parse_args()
 
@@ -29,9 +26,9 @@ def draw(count: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 torch.manual_seed(0)
 x, y = draw(400)
-model = mlp(1, (50,), 2, activation="tanh")  # two outputs: the mean, and the noise at that input
+model = mlp(1, (50,), 2)  # two outputs: the mean, and the noise at that input
 lb.bayesianize_(model, lb.MeanField())
-lb.fit(model, (x, y), task=Regression(noise="heteroscedastic"), epochs=options.epochs, lr=1e-2, batch_size=100)
+lb.fit(model, (x, y), task=Regression(noise="heteroscedastic"), epochs=options.epochs, lr=2e-2, batch_size=100)
 
 result = lb.evaluate(model, draw(1000))
 print(result)
@@ -44,10 +41,11 @@ for at in (-2.0, 0.0, 2.0, 4.0):
     noise, doubt = prediction.aleatoric[row].sqrt().item(), prediction.epistemic[row].sqrt().item()
     print(f"x = {at:4}: {prediction.mean[row].item():6.2f}, noise {noise:.2f}, doubt about the network {doubt:.2f}")
 
-plt.figure(figsize=(8, 4.5))
-plt.fill_between(grid[:, 0], low[:, 0], high[:, 0], alpha=0.25, label="90 % of the targets")
-plt.plot(grid, prediction.mean, label="expected")
-plt.plot(x, y, "k.", markersize=2, label="data")
-plt.legend()
-plt.savefig(options.out, dpi=150)
+figure = Figure(figsize=(8, 4.5), layout="constrained")
+axes = figure.subplots()
+axes.fill_between(grid[:, 0], low[:, 0], high[:, 0], alpha=0.25, label="90 % of the targets")
+axes.plot(grid, prediction.mean, label="expected")
+axes.plot(x, y, "k.", markersize=2, label="data")
+axes.legend()
+figure.savefig(options.out, dpi=150)
 print(f"wrote {options.out}")

@@ -38,22 +38,8 @@ def run_json(run):
 def folder(tmp_path_factory):
     """Models that `leanbayes train` wrote, and inputs for them."""
     folder = tmp_path_factory.mktemp("cli")
-    assert (
-        main(
-            [
-                "train",
-                "mean-field",
-                "--model",
-                "mlp",
-                "--epochs",
-                "2",
-                "--out",
-                str(folder / "digits.safetensors"),
-                "--json",
-            ]
-        )
-        == DONE
-    )
+    quick = ["--model", "mlp", "--epochs", "2", "--json"]
+    assert main(["train", "mean-field", *quick, "--out", str(folder / "digits.safetensors")]) == DONE
     images, _ = load("digits", normalise=False).test.tensors
     np.save(folder / "images.npy", images[:30].numpy())
     np.savetxt(folder / "images.csv", images[:30].flatten(1).numpy(), delimiter=",", header="pixels", comments="")
