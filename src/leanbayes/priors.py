@@ -37,6 +37,10 @@ class Prior:
 class Normal(Prior):
     """The Gaussian, N(mean, std^2).
 
+    Args:
+        mean: where it is centred.
+        std: how wide it is.
+
     >>> import torch
     >>> Normal(std=0.5).log_prob(torch.tensor([0.0, 1.0]))
     tensor([-0.2258, -2.2258])
@@ -81,6 +85,11 @@ class StudentT(Prior):
 
     Variance networks, appendix B, takes df = 1e-16 and finds the same results as with the log-uniform prior.
 
+    Args:
+        df: degrees of freedom; the fewer, the heavier the tails.
+        loc: where it is centred.
+        scale: how wide it is.
+
     >>> import torch
     >>> StudentT(df=1.0).log_prob(torch.tensor(0.0))  # Cauchy: -log(pi)
     tensor(-1.1447)
@@ -108,6 +117,11 @@ class StudentT(Prior):
 @dataclass(frozen=True)
 class ScaleMixture(Prior):
     """A wide and a narrow Gaussian about zero, pi N(0, std1^2) + (1 - pi) N(0, std2^2) (Blundell et al., 2015, eq. 7).
+
+    Args:
+        pi: the share of the wide Gaussian.
+        std1: of the wide Gaussian.
+        std2: of the narrow one.
 
     >>> import torch
     >>> ScaleMixture(pi=0.5, std1=1.0, std2=1.0).log_prob(torch.tensor(0.0))  # no mixture at all
