@@ -64,11 +64,9 @@ class _Perturb(torch.autograd.Function):
     often, and these tensors are as large as the layer's output.
     """
 
-    generate_vmap_rule = True
-
     @staticmethod
     def forward(mean: Tensor, variance: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        scaled = (variance.rsqrt() * noise).nan_to_num_(0.0, 0.0, 0.0)
+        scaled = variance.rsqrt().mul_(noise).nan_to_num_(0.0, 0.0, 0.0)
         return torch.addcmul(mean, variance, scaled).to(mean.dtype), scaled
 
     @staticmethod
@@ -82,6 +80,15 @@ class _Perturb(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, Tensor | None, None]:
         (scaled,) = ctx.saved_tensors
         return grad, None if grad is None else (grad * scaled).mul_(0.5), None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int | None, ...], *tensors: Tensor
+    ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
+        """All three batched alike, which arithmetic in place needs."""
+        pairs = zip(tensors, in_dims, strict=True)
+        alike = [t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0) for t, d in pairs]
+        return _Perturb.apply(*alike), (0, 0)
 
 
 class _Square(torch.autograd.Function):

@@ -16,6 +16,7 @@ from .probe import probe
 
 LOOP_ROWS = 256
 VMAP_PAIRS = 2048
+VMAP_NOISE = 2**25  # random numbers held at once: whole layers times samples would otherwise fill the memory
 
 
 @dataclass
@@ -23,6 +24,7 @@ class Engine:
     """Draws S outputs of a model for a batch of inputs.
 
     chunk: the most (datum, sample) pairs computed at once. None: 256 data a pass in a loop; 2,048 pairs under vmap.
+        Under vmap a pass also takes no more samples than have 2^25 random numbers together.
     strategy: "loop" runs the network once a sample; "vmap" runs what precedes the first random layer once, whatever the
         number of samples; "auto" counts the arithmetic on one datum and takes the cheaper.
     estimator: "weight" draws whole networks: the same noise for every datum, keyed by (seed, site, sample).
@@ -39,6 +41,7 @@ class Engine:
     group: int | None = None
     used: str = field(default="", init=False)
     done: int = field(default=0, init=False)
+    together: int = field(default=1, init=False)
 
     def __post_init__(self) -> None:
         self.sites = list(sampling.sites(self.model).values())
@@ -65,14 +68,17 @@ class Engine:
 
     def _rows(self) -> int:
         if self.used == "vmap":
-            return max(1, (self.chunk or VMAP_PAIRS) // self.samples)
+            return max(1, (self.chunk or VMAP_PAIRS) // self.together)
         return self.chunk or LOOP_ROWS
 
     def _choose(self, inputs: Any) -> None:
         """Count where the work is; fall back to a loop, audibly, where vmap refuses the model."""
         self._forget_shapes()
         found = probe(self.model, inputs)
-        if self.strategy == "auto" and not found.vmap_pays(self.samples):
+        numbers = sum(noise.numel() for noise in self._noise(0).values())
+        most = min(self.group or self.samples, self.chunk or VMAP_PAIRS, VMAP_NOISE // max(numbers, 1))
+        self.together = max(most, 1)
+        if self.strategy == "auto" and not found.vmap_pays(self.samples, self.together):
             self.used = "loop"
             return
         try:
@@ -97,9 +103,7 @@ class Engine:
         if self._forget_shapes():  # noise of a run-time shape: let the sites see this block's
             with sampling.watching(lambda site: None):
                 self._run(batches.rows(block, 0, 1))
-        size = self.group or self.samples
-        if self.used == "vmap":
-            size = min(size, self.chunk or VMAP_PAIRS)
+        size = self.together if self.used == "vmap" else self.group or self.samples
         for first in range(0, self.samples, size):
             numbers = list(range(first, min(first + size, self.samples)))
             if self.used == "vmap":

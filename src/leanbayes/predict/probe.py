@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,44 +14,32 @@ from .. import batches, sampling
 
 @dataclass(frozen=True)
 class Probe:
-    """prefix: the share of the arithmetic before the first draw. convolutions: their share of what comes after it."""
+    """prefix: the share of the arithmetic before the first draw."""
 
     prefix: float
-    convolutions: float
 
-    def vmap_pays(self, samples: int) -> bool:
-        """Whether one vectorised pass beats a pass a sample.
+    def vmap_pays(self, samples: int, together: int) -> bool:
+        """Whether vectorised passes, each of so many samples together, beat a pass a sample.
 
-        A loop costs S; vmap costs prefix + r * S * (1 - prefix), where r is about 1 for matrix products and about 2 for
-        convolutions, whose weights then differ between samples (benchmarks/predict.py measures it).
+        A loop costs S passes; vmap costs prefix * ceil(S / together) + r * S * (1 - prefix), where r > 1 because every
+        sample then has weights of its own. benchmarks/predict.py finds r = 2 to 2.4 for the last block, the last stage
+        or all of ResNet-18. Where few data share the weights r is larger (5 or 6 at 8 data and 512 channels), but then
+        the noise, which costs both the same, outweighs it: the wrong choice costs a fifth.
         """
-        rest = 1.0 - self.prefix
-        return self.prefix + (1.0 + self.convolutions) * samples * rest < samples
+        once = self.prefix * math.ceil(samples / together)
+        return once + 2.0 * samples * (1.0 - self.prefix) < samples
 
 
 def probe(model: nn.Module, inputs: Any) -> Probe:
     """Run one datum, counting. The sites of a model that has run know the shapes of their noise."""
     counter = FlopCounterMode(display=False)
-    before: list[dict[str, int]] = []
+    before: list[int] = []
 
     def watch(site: nn.Module) -> None:
         if not before:
-            before.append(_by_kind(counter))
+            before.append(counter.get_total_flops())
 
     with sampling.using(estimator="weight"), counter, sampling.watching(watch):
         batches.call(model, batches.rows(inputs, 0, 1))
-    total = _by_kind(counter)
-    first = before[0] if before else total
-    rest = {kind: total[kind] - first[kind] for kind in total}
-    amount = sum(total.values())
-    return Probe(
-        prefix=sum(first.values()) / amount if amount else 0.0,
-        convolutions=rest["convolution"] / max(sum(rest.values()), 1),
-    )
-
-
-def _by_kind(counter: FlopCounterMode) -> dict[str, int]:
-    kinds = {"convolution": 0, "other": 0}
-    for operation, flops in counter.get_flop_counts().get("Global", {}).items():
-        kinds["convolution" if "convolution" in str(operation) else "other"] += flops
-    return kinds
+    total = counter.get_total_flops()
+    return Probe((before[0] if before else total) / total if total else 0.0)
