@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import importlib
+import json
 import os
 import sys
 import traceback
@@ -19,14 +20,40 @@ if TYPE_CHECKING:
     from ..data import DataSet
 
 
-def describe(name: str, data: DataSet, outputs: int | None = None) -> dict[str, Any]:
+def describe(name: str, data: DataSet, outputs: int | None = None, options: str = "") -> dict[str, Any]:
     """The name and options of a network, as they are written into a model file.
 
     name: "auto", a name that `leanbayes.models.build` knows, or "package.module:factory".
+    options: of the network, over those that fit the data, as "name=value,name=value".
     """
     from ..models.auto import fitting
 
-    return {"name": name, "options": {}} if ":" in name else fitting(name, data, outputs)
+    given = parsed(options)
+    if ":" not in name:
+        fits = fitting(name, data, outputs)
+        return {**fits, "options": {**fits["options"], **given}}
+    if given:
+        raise ConfigError(f"--options: expected a network of the library, received {name}; set them in the factory")
+    return {"name": name, "options": {}}
+
+
+def parsed(options: str) -> dict[str, Any]:
+    """Options as Python values: numbers, true and false, words.
+
+    >>> parsed("width=16,batch_norm=true,activation=abs")
+    {'width': 16, 'batch_norm': True, 'activation': 'abs'}
+    """
+    pairs = [part.strip().partition("=") for part in options.split(",") if part.strip()]
+    for name, equals, value in pairs:
+        if not (name.isidentifier() and equals and value):
+            raise ConfigError(f"--options: expected name=value,name=value, received {options!r}; try width=16")
+    values: dict[str, Any] = {}
+    for name, _, value in pairs:
+        try:
+            values[name] = json.loads(value)
+        except ValueError:
+            values[name] = value
+    return values
 
 
 def make(description: dict[str, Any]) -> nn.Module:

@@ -18,6 +18,7 @@ class Plan:
     Args:
         method: how the layers become Bayesian.
         model: a network of the library (for --data), or your own as package.module:factory.
+        options: of a network of the library, for example width=16.
         data: the data set that gives the shapes of inputs and outputs.
         only: a name glob or module type (Linear, Conv2d) that the method is limited to.
         strict: fail if a layer with parameters would be left alone.
@@ -26,6 +27,7 @@ class Plan:
 
     method: MethodChoice = MeanField()  # noqa: RUF009  (frozen)
     model: Anywhere[str] = "auto"
+    options: Anywhere[str] = ""
     data: Anywhere[str] = "digits"
     only: Anywhere[str | None] = None
     strict: Anywhere[bool] = False
@@ -42,7 +44,9 @@ class Plan:
         if chosen is None:
             raise ConfigError("expected a method to plan, received plain; try: leanbayes plan mean-field")
         # a network of the user's own has its shapes already
-        description = {"name": self.model} if ":" in self.model else describe(self.model, load(self.data))
+        description = (
+            {"name": self.model} if ":" in self.model else describe(self.model, load(self.data), options=self.options)
+        )
         done = plan(make(description), chosen, strict=self.strict)
         if not self.json:
             print(done)

@@ -26,6 +26,7 @@ class Train:
         data: a data set by name, from LEANBAYES_DATA or downloaded; a wrong name lists them all.
         split: which published split, for UCI sets.
         model: a network of the library, or your own as package.module:factory.
+        options: of a network of the library, for example width=16.
         only: a name glob or module type (Linear, Conv2d) that the method is limited to.
         out: the file to write.
         epochs: passes through the training data; by default 20, or more where that makes less than 1,000 steps.
@@ -45,6 +46,7 @@ class Train:
     data: Anywhere[str] = "digits"
     split: Anywhere[int] = 0
     model: Anywhere[str] = "auto"
+    options: Anywhere[str] = ""
     only: Anywhere[str | None] = None
     out: Anywhere[Path] = Path("model.safetensors")
     epochs: Anywhere[int | None] = None
@@ -79,7 +81,7 @@ class Train:
         if data.task not in ("classification", "regression"):
             raise ConfigError(f"--data: expected a set for classification or regression, {self.data} is {data.task}")
         outputs = data.num_classes or (2 if self.noise == "heteroscedastic" else 1)
-        description = describe(self.model, data, outputs)
+        description = describe(self.model, data, outputs, self.options)
         torch.manual_seed(self.seed)
         model = make(description)
         check(model, data, outputs)
