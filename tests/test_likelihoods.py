@@ -31,6 +31,35 @@ def test_one_column_is_bernoulli():
     torch.testing.assert_close(Classification().probs(logits)[:, 1], logits[:, 0].sigmoid())
 
 
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 3.0])
+def test_a_temperature_divides_the_logits(temperature):
+    logits, labels = randn(7, 4), torch.arange(7) % 4
+    scaled = Categorical(logits=logits / temperature)
+    torch.testing.assert_close(Classification(temperature).log_prob(logits, labels), scaled.log_prob(labels))
+    torch.testing.assert_close(Classification(temperature).probs(logits), scaled.probs)
+    column, two = randn(7, 1), torch.arange(7) % 2
+    expected = Bernoulli(logits=column[:, 0] / temperature).log_prob(two.float())
+    torch.testing.assert_close(Classification(temperature).log_prob(column, two), expected)
+    pixels, classes = randn(2, 3, 4, 5), torch.arange(40).reshape(2, 4, 5) % 3
+    expected = (pixels / temperature).log_softmax(1).gather(1, classes[:, None]).sum((1, 2, 3))
+    torch.testing.assert_close(Segmentation(temperature=temperature).log_prob(pixels, classes), expected)
+    torch.testing.assert_close(Segmentation(temperature=temperature).probs(pixels), (pixels / temperature).softmax(1))
+    assert not list(Classification(temperature).parameters())
+
+
+def test_another_temperature_leaves_the_rest_as_it_was():
+    warm = Segmentation(7, "mean").at(1.5)
+    assert (warm.ignore_index, warm.reduction, warm.temperature) == (7, "mean", 1.5)
+    assert warm.at(1.0).to_dict() == Segmentation(7, "mean").to_dict()
+    assert Classification().to_dict() == {"kind": "Classification", "version": 1}  # as before there were temperatures
+    assert Classification(2).to_dict() == {"kind": "Classification", "version": 1, "temperature": 2.0}
+    for temperature in (0, -1.0, math.inf, math.nan, "1", True, None):
+        with pytest.raises(ConfigError, match="temperature"):
+            Classification(temperature)
+        with pytest.raises(ConfigError, match="temperature"):
+            from_dict({"kind": "Segmentation", "version": 1, "temperature": temperature})
+
+
 def test_segmentation_sums_over_labelled_pixels():
     logits, labels = randn(2, 3, 4, 5), torch.arange(40).reshape(2, 4, 5) % 3
     labels[0, 0, 0] = 255
@@ -151,7 +180,9 @@ def test_half_precision_is_raised():
     "model",
     [
         Classification(),
+        Classification(1.7),
         Segmentation(7, "mean"),
+        Segmentation(7, "mean", 0.4),
         Regression("fixed", 0.3),
         Regression("learned", 0.3),
         Regression("heteroscedastic"),
@@ -160,13 +191,14 @@ def test_half_precision_is_raised():
 def test_json_round_trip(model):
     again = from_dict(json.loads(json.dumps(model.to_dict())))
     assert type(again) is type(model)
-    outputs = torch.zeros(2, 2, 2, 2) if isinstance(model, Segmentation) else torch.zeros(2, 2)
+    outputs = randn(2, 2, 2, 2) if isinstance(model, Segmentation) else randn(2, 2)
     targets = (
         torch.ones(2, 1) if isinstance(model, Regression) and model.noise == "heteroscedastic" else torch.ones(2, 2)
     )
     targets = torch.ones(2, 2, 2).long() if isinstance(model, Segmentation) else targets
     targets = torch.ones(2).long() if isinstance(model, Classification) else targets
     torch.testing.assert_close(again.log_prob(outputs, targets), model.log_prob(outputs, targets))
+    assert again.to_dict() == model.to_dict()
 
 
 def test_bad_dictionaries_and_tasks():

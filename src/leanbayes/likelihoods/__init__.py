@@ -1,0 +1,72 @@
+"""p(y | output): what a network's output says about the target. `ELBO`, `fit` and `predict` share it.
+
+Every log-likelihood is per datum: summed over whatever one datum has (output dimensions, pixels), never averaged, so
+that it is commensurate with the KL. Targets are checked and aligned, and nothing broadcasts by accident.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import ConfigError
+from .base import Likelihood
+from .classification import Categorical, Classification, Segmentation
+from .custom import Custom
+from .regression import Noise, Regression
+
+__all__ = [
+    "TASKS",
+    "Categorical",
+    "Classification",
+    "Custom",
+    "Likelihood",
+    "Noise",
+    "Regression",
+    "Segmentation",
+    "from_dict",
+    "likelihood",
+]
+
+_KINDS: dict[str, type[Likelihood]] = {c.__name__: c for c in (Classification, Segmentation, Regression)}
+TASKS: tuple[str, ...] = tuple(c.task for c in _KINDS.values())
+
+
+def likelihood(task: Any) -> Likelihood:
+    """The likelihood that a task name, a Likelihood, its dictionary or a function of (outputs, targets) stands for.
+
+    >>> likelihood("regression")
+    Regression(noise='fixed', std=1.0)
+    """
+    if isinstance(task, Likelihood):
+        return task
+    if isinstance(task, Mapping):
+        return from_dict(task)
+    if isinstance(task, str) and task in TASKS:
+        return next(c for c in _KINDS.values() if c.task == task)()
+    if callable(task) and not isinstance(task, type):
+        return Custom(task)
+    raise ConfigError(
+        f"task: expected {', '.join(map(repr, TASKS))}, a Likelihood or a function of (outputs, targets), "
+        f"received {task!r}"
+    )
+
+
+def from_dict(data: Any) -> Likelihood:
+    """The likelihood that `Likelihood.to_dict` described.
+
+    >>> from_dict({"kind": "Segmentation", "version": 1, "ignore_index": 255})
+    Segmentation(ignore_index=255, reduction='sum')
+    >>> from_dict(Classification(temperature=1.5).to_dict())
+    Classification(temperature=1.5)
+    """
+    if not isinstance(data, Mapping) or data.get("kind") not in _KINDS:
+        raise ConfigError(f"expected the dictionary of one of {', '.join(_KINDS)}, received {data!r}")
+    version = data.get("version", 1)
+    if version != 1:
+        raise ConfigError(f"{data['kind']}: expected version 1, received {version!r}; a newer leanbayes wrote it")
+    fields = {k: v for k, v in data.items() if k not in ("kind", "version")}
+    try:
+        return _KINDS[data["kind"]](**fields)
+    except TypeError as error:
+        raise ConfigError(f"{data['kind']}: {error}") from error

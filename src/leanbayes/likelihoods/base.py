@@ -1,0 +1,57 @@
+"""What every likelihood answers, and what they share in looking at outputs and targets."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import DataError, PredictionError
+
+
+class Likelihood(nn.Module):
+    """p(y | output) of one datum; subclasses say what the output of the network means."""
+
+    task: str = "custom"
+    class_dim: int | None = None  # where the classes are, if there are any
+
+    def log_prob(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """log p(y | output) of each datum: shape (batch,)."""
+        raise NotImplementedError
+
+    def align(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The targets, checked against the outputs and in the shape `log_prob` compares them in."""
+        return targets
+
+    def probs(self, outputs: Tensor) -> Tensor:
+        """Class probabilities."""
+        raise PredictionError(f"probs: expected a task with classes, received {self.task}; see mean_and_noise")
+
+    def mean_and_noise(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
+        """Mean and noise variance of the target, both in the target's shape."""
+        raise PredictionError(f"mean_and_noise: expected a regression, received {self.task}; see probs")
+
+    def to_dict(self) -> dict[str, Any] | None:
+        """The JSON form that `from_dict` reads; None where there is none (a function of the user's own)."""
+        return None
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{k}={v!r}" for k, v in (self.to_dict() or {}).items() if k not in ("kind", "version"))
+
+
+def full(outputs: Tensor) -> Tensor:
+    """At least single precision: sums over pixels and squares of errors overflow in half."""
+    return outputs.float() if outputs.dtype in (torch.float16, torch.bfloat16) else outputs
+
+
+def check_tensor(targets: Any, what: str) -> None:
+    """Refuse targets that are not there, or are no tensor."""
+    if not isinstance(targets, Tensor):
+        got = "none; the loader must yield (inputs, targets)" if targets is None else type(targets).__name__
+        raise DataError(f"{what}: expected a tensor of targets, received {got}")
+
+
+def shape_of(tensor: Tensor) -> str:
+    """A shape as an error writes it."""
+    return str(tuple(tensor.shape))
