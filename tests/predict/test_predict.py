@@ -50,7 +50,8 @@ MODELS = {
 
 
 def close(a, b):
-    names = ("mean", "variance", "aleatoric", "epistemic")
+    names = ["mean", "variance", "aleatoric", "epistemic"]
+    names += ["energies"] if a.energies is not None and b.energies is not None else []
     return all(torch.allclose(getattr(a, n), getattr(b, n), atol=1e-6) for n in names)
 
 

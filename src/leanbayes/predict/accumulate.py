@@ -29,6 +29,7 @@ class Accumulator:
         self.likelihood, self.settle, self.keep = likelihood, settle, keep
         self.task = likelihood.task
         self.origin = self.first = self.second = self.inner = self.counts = self.active = torch.empty(0)
+        self.energy: Tensor | None = None
         self.kept: list[Tensor] = []
         self.kept_noise: list[Tensor] = []
         self.seen = 0
@@ -40,6 +41,7 @@ class Accumulator:
             self.task = _task(self.likelihood, output)
             self.keep = self.keep or self.is_regression
         value, inner = self._interpret(output)
+        energy = self._energy(output)
         if not self.seen:
             # sums in double: they do not depend on how samples were grouped (mps has no double)
             wide = torch.float32 if value.device.type == "mps" else torch.float64
@@ -47,6 +49,7 @@ class Accumulator:
             self.origin = value.to(wide)  # sums are of differences to it: a far-away mean must not drown the spread
             self.first, self.second = torch.zeros_like(self.origin), torch.zeros_like(self.origin)
             self.inner = torch.zeros_like(inner, dtype=wide)
+            self.energy = None if energy is None else torch.zeros_like(energy, dtype=wide)
             self.counts = torch.zeros(value.shape[0], dtype=torch.long, device=value.device)
             self.active = torch.ones(value.shape[0], dtype=torch.bool, device=value.device)
         self.seen += 1
@@ -56,6 +59,8 @@ class Accumulator:
         self.first += step
         self.second += step.square()
         self.inner += torch.where(_wide(on, inner), inner, 0)
+        if self.energy is not None and energy is not None:
+            self.energy += torch.where(_wide(on, energy), energy, 0)
         self.counts += on
         if self.keep:
             self.kept.append(torch.where(mask, value, torch.nan))
@@ -88,6 +93,16 @@ class Accumulator:
             mean, noise = self.likelihood.mean_and_noise(output)
             return mean, noise.expand_as(mean)
         return output, torch.zeros(output.shape[0], dtype=output.dtype, device=output.device)
+
+    def _energy(self, output: Tensor) -> Tensor | None:
+        """-logsumexp of one sample's logits (N, ...); None where the likelihood does not say which they are."""
+        dim = self.likelihood.class_dim
+        if not self.is_probability or dim is None:
+            return None
+        logits = output.to(torch.promote_types(output.dtype, torch.float32))
+        if logits.shape[dim] == 1:  # the logit s of class 1 stands for the pair (0, s)
+            return -torch.nn.functional.softplus(logits).squeeze(dim)
+        return -torch.logsumexp(logits, dim)
 
     def _moments(self) -> tuple[Tensor, Tensor]:
         count = self.counts.to(self.first.dtype).reshape(-1, *(1,) * (self.first.ndim - 1))
@@ -127,6 +142,7 @@ class Accumulator:
             engine,
             torch.stack(self.kept) if self.keep else None,
             torch.stack(self.kept_noise) if self.is_regression else None,
+            None if self.energy is None else self._average(self.energy).to(dtype),
         )
 
 

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DataError, PredictionError
+from . import mixture
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,7 @@ class Predictive:
     epistemic: mutual information of label and weights (N, ...); for regression the variance of the means.
     counts: samples used for each datum (N,).
     engine: how they were computed: "vmap", "loop", "mean" (mean_only) or "deterministic" (nothing random).
+    energies: -logsumexp of the logits, averaged over samples (N, ...); None where there are no logits.
     """
 
     task: str
@@ -32,6 +34,7 @@ class Predictive:
     engine: str
     drawn: Tensor | None = None
     noise: Tensor | None = None
+    energies: Tensor | None = None
 
     @property
     def probs(self) -> Tensor:
@@ -60,6 +63,20 @@ class Predictive:
         return self.epistemic
 
     @property
+    def energy(self) -> Tensor:
+        """-E_s[logsumexp of the logits of sample s] (N, ...): rises with doubt (Liu et al. 2020, eq. 4 at T = 1).
+
+        Of the raw logits: the temperature of a likelihood does not enter.
+        """
+        self._only("energies", "classification", "segmentation")
+        if self.energies is None:
+            raise PredictionError(
+                "energies exist where the outputs are logits; this likelihood only says what the probabilities are "
+                '(task="classification" reads the outputs as logits)'
+            )
+        return self.energies
+
+    @property
     def samples(self) -> Tensor:
         """What each network said (S, N, ...): probabilities, or means of the target."""
         if self.drawn is None:
@@ -78,25 +95,24 @@ class Predictive:
                 )
             chosen = self.mean.gather(1, index).clamp_min(torch.finfo(self.mean.dtype).tiny).log()
             return chosen.flatten(1).sum(1)
-        means, variances, log_weights = self._mixture()
-        targets = self._aligned(targets, means[0])
-        density = -0.5 * ((targets - means).square() / variances + torch.log(2 * torch.pi * variances))
-        return torch.logsumexp(log_weights + density.reshape(*log_weights.shape, -1).sum(2), dim=0)
+        parts = self._mixture()
+        return mixture.log_density(parts, self._aligned(targets, parts[0][0]))
+
+    def cdf(self, targets: Tensor) -> Tensor:
+        """P(Y <= y) of each target under its own predictive (N, ...): uniform on [0, 1] if the model is calibrated."""
+        parts = self._mixture()
+        return mixture.cdf(parts, self._aligned(targets, parts[0][0]))
+
+    def crps(self, targets: Tensor) -> Tensor:
+        """The continuous ranked probability score of each target (N, ...), in its units; less is better."""
+        parts = self._mixture()
+        return mixture.crps(parts, self._aligned(targets, parts[0][0]))
 
     def quantile(self, q: float) -> Tensor:
-        """The q-quantile of the predictive of each target: a mixture of S Gaussians, inverted by bisection."""
+        """The q-quantile of the predictive of each target: of a mixture of S Gaussians (N, ...)."""
         if not 0.0 < q < 1.0:
             raise PredictionError(f"expected a quantile between 0 and 1, received {q}")
-        means, variances, log_weights = self._mixture()
-        std = variances.sqrt()
-        reach = 10.0 * std.amax(0)
-        low, high = means.amin(0) - reach, means.amax(0) + reach
-        weights = log_weights.exp().reshape(*log_weights.shape, *(1,) * (means.ndim - 2))
-        for _ in range(60):
-            middle = (low + high) / 2
-            below = (weights * torch.special.ndtr((middle - means) / std)).sum(0) < q
-            low, high = torch.where(below, middle, low), torch.where(below, high, middle)
-        return (low + high) / 2
+        return mixture.quantile(self._mixture(), q)
 
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
         """The central interval that holds the target with probability ``level``."""
@@ -158,7 +174,7 @@ def join(parts: list[Predictive]) -> Predictive:
 
     return Predictive(
         first.task, cat("mean"), cat("variance"), cat("aleatoric"), cat("epistemic"), cat("counts"), first.engine,
-        stack("drawn"), stack("noise"),
+        stack("drawn"), stack("noise"), cat("energies") if first.energies is not None else None,
     )  # fmt: skip
 
 
