@@ -26,7 +26,14 @@ def spoilt(row, values):
         (P, torch.tensor([0, 2, 0]), r"targets\[1\].*0\.\.1.*received 2"),
         (P, torch.tensor([0, 1, -1]), r"targets\[2\].*received -1"),
         (P, Y[:2], r"expected shape \(3,\).*received \(2,\)"),
-        (P, torch.nn.functional.one_hot(Y), r"argmax"),
+        (P, torch.zeros(3, 4, dtype=torch.bool), r"received \(3, 4\); labels by several people: .*num_classes=2"),
+        (P, torch.tensor([[1, 0], [0, 0], [2, 1]]), r"targets\[1\].*at least one vote"),
+        (P, torch.tensor([[1, 0], [0, 1], [2, -1]]), r"targets\[2\].*counts of votes"),
+        (P, torch.tensor([[1.0, 0.0], [0.5, 0.6], [0.5, 0.5]]), r"targets\[1\].*sum of 1\.1"),
+        (P, torch.tensor([[3.0, 1.0]] * 3), r"targets\[0\].*targets\.long"),
+        (P, torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.5, -0.5]]), r"targets\[2\].*0 or more"),
+        (P, torch.tensor([[1.0, 0.0], [float("nan"), 1.0], [1.0, 0.0]]), r"targets\[1\].*finite"),
+        (P, torch.ones(3, 2, dtype=torch.bool), r"integer labels"),
         (P, Y.float(), r"integer labels"),
         (P[:, :1], Y, r"C >= 2"),
         (P[0], Y, r"\(N, C\)"),
@@ -58,6 +65,33 @@ def test_a_pixel_is_named_by_its_position():
     targets[0, 0, 0] = 9
     with pytest.raises(EvaluationError, match=r"targets\[1, 2, 3\].*received 7"):
         accuracy(probs, targets, ignore_index=9)
+
+
+def test_one_hot_rows_are_the_votes_of_one_person():
+    assert accuracy(P, torch.nn.functional.one_hot(Y)) == accuracy(P, Y)
+    assert nll(P, torch.nn.functional.one_hot(Y).float()) == nll(P, Y)
+
+
+def test_positions_without_votes_count_only_where_nothing_may_be_ignored():
+    said = torch.tensor([[[1, 0], [0, 0]]])  # one image, two classes, two pixels; nobody labelled the second
+    probs = torch.full((1, 2, 2), 0.5)
+    with pytest.raises(EvaluationError, match=r"targets\[0, 1\].*at least one vote"):
+        accuracy(probs, said)
+    assert accuracy(probs, said, ignore_index=-100) == 1.0
+
+
+def test_a_stream_refuses_a_batch_of_another_kind_and_stays_as_it_was():
+    stream = Classification()
+    stream.update(P, Y)
+    with pytest.raises(EvaluationError, match=r"expected labels .* received what several people said"):
+        stream.update(P, torch.nn.functional.one_hot(Y))
+    with pytest.raises(EvaluationError, match=r"expected 2 classes .* received 3"):
+        stream.update(torch.full((1, 3), 1 / 3), torch.tensor([0]))
+    assert stream.count == stream.data == 3
+    with pytest.raises(EvaluationError, match="at least one datum"):
+        Classification().points()
+    with pytest.raises(EvaluationError, match="at least one datum"):
+        Classification().compute()
 
 
 def test_half_precision_probabilities_pass():

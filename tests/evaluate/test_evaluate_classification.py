@@ -1,6 +1,9 @@
 """Accuracy, NLL, Brier, ECE and MCE against scikit-learn, torchmetrics and plain double loops."""
 
+import dataclasses
+import importlib
 import math
+import os
 
 import numpy as np
 import pytest
@@ -8,6 +11,16 @@ import torch
 
 from leanbayes.errors import EvaluationError
 from leanbayes.evaluate import Classification, accuracy, brier, ece, mce, nll, reliability
+from leanbayes.evaluate.brier import decomposition
+from leanbayes.evaluate.calibration import adaptive_ece
+from leanbayes.evaluate.classwise import classwise_ace, classwise_ece, classwise_l2
+from leanbayes.evaluate.streams import Points
+
+
+def package(name):
+    """An optional package; with LEANBAYES_REQUIRE_EXTRAS=1 its absence is a failure, not a skip."""
+    required = os.environ.get("LEANBAYES_REQUIRE_EXTRAS") == "1"
+    return importlib.import_module(name) if required else pytest.importorskip(name)
 
 
 def random_case(seed, rows=300, classes=5, sharpness=3.0):
@@ -83,9 +96,9 @@ def test_a_confidence_on_an_edge_belongs_to_the_bin_below():
 
 
 def loop_equal_mass(confidence, correct, bins):
-    """Each quantile closes a bin; equal confidences share one."""
-    ordered = sorted(confidence)
-    edges = sorted({ordered[math.ceil(k * len(ordered) / bins) - 1] for k in range(1, bins + 1)})
+    """Parts of equal size; equal confidences share a bin."""
+    parts = np.array_split(sorted(confidence), min(bins, len(confidence)))
+    edges = sorted({part[-1] for part in parts})
     groups, low = [], -1.0
     for high in edges:
         groups.append([(c, r) for c, r in zip(confidence, correct, strict=True) if low < c <= high])
@@ -104,6 +117,7 @@ def test_adaptive_bins_equal_a_double_loop_and_ignore_the_order(ties):
     assert found == pytest.approx(loop_equal_mass(probs.amax(1).tolist(), right.tolist(), 10), abs=1e-9)
     order = torch.randperm(97)
     assert ece(probs[order], targets[order], bins=10, min_count=0, adaptive=True) == pytest.approx(found, abs=1e-12)
+    assert adaptive_ece(probs, targets, bins=10) == found
 
 
 def test_degenerate_inputs():
@@ -139,7 +153,15 @@ def test_the_stream_equals_the_pure_functions(adaptive):
     expected = {"accuracy": accuracy(probs, targets), "nll": nll(probs, targets), "brier": brier(probs, targets)}
     expected |= {"ece": ece(probs, targets, adaptive=adaptive), "mce": mce(probs, targets, adaptive=adaptive)}
     expected["confidence"] = float(probs.double().amax(1).mean())
+    expected["adaptive_ece"] = adaptive_ece(probs, targets)
+    parts = decomposition(probs, targets)
+    expected |= {f"brier.{k}": v for k, v in dataclasses.asdict(parts).items()}
+    classwise = (classwise_ece, classwise_ace, classwise_l2)
+    expected |= {function.__name__: function(probs, targets) for function in classwise}
     assert found == pytest.approx(expected, abs=1e-9)
+    order = ["accuracy", "nll", "brier", "brier.reliability", "brier.resolution", "brier.uncertainty", "confidence"]
+    order += ["ece", "mce", "adaptive_ece", "classwise_ece", "classwise_ace", "classwise_l2"]
+    assert list(found) == order
     histogram = stream.curves()["confidence"]
     assert sum(histogram["right"]) == round(500 * found["accuracy"])
     assert sum(histogram["right"]) + sum(histogram["wrong"]) == 500
@@ -165,3 +187,54 @@ def test_memory_does_not_grow_with_the_points():
         stream.update(probs, targets)
     assert stream.count == 50_000
     assert sum(t.numel() for t in vars(stream.bins).values()) < 100
+
+
+def test_points_are_what_the_means_are_means_of():
+    probs, targets = random_case(2, rows=130)
+    stream = Classification()
+    for at in range(0, 130, 50):
+        stream.update(probs[at : at + 50], targets[at : at + 50])
+    points, metrics = stream.points(), stream.compute()
+    assert {(name, t.dtype, t.shape, t.device.type) for name, t in points.items()} == {
+        (name, torch.float32, (130,), "cpu") for name in ("correct", "confidence", "nll", "brier")
+    }
+    for point, metric in (("correct", "accuracy"), ("confidence", "confidence"), ("nll", "nll"), ("brier", "brier")):
+        assert float(points[point].double().mean()) == pytest.approx(metrics[metric], abs=1e-6)
+    assert points["nll"][7] == pytest.approx(-math.log(probs[7, targets[7]]), rel=1e-6)
+
+
+def test_points_beyond_the_limit_are_a_fair_sample_and_the_same_for_two_models():
+    values = torch.arange(100_000).float()
+    first, second = Points(limit=5000), Points(limit=5000)
+    for at in range(0, 100_000, 777):
+        first.update(a=values[at : at + 777], b=-values[at : at + 777])
+        second.update(a=2 * values[at : at + 777], b=values[at : at + 777])
+    kept = first.compute()
+    assert 2000 < len(kept["a"]) == first.kept <= 5000
+    assert (first.count, first.chance) == (100_000, 1 / 32)
+    assert torch.equal(kept["a"], -kept["b"])
+    assert torch.equal(2 * kept["a"], second.compute()["a"])
+    # uniform on 0..1e5: a mean of n has standard error 1e5 / sqrt(12 n)
+    assert abs(float(kept["a"].mean()) - 5e4) < 4 * 1e5 / math.sqrt(12 * len(kept["a"]))
+
+
+def test_a_batch_without_any_labelled_position_changes_nothing():
+    stream = Classification(ignore_index=255)
+    stream.update(torch.full((1, 2, 3), 0.5), torch.full((1, 3), 255))
+    stream.update(torch.full((1, 2, 3), 0.5), torch.zeros(1, 3, dtype=torch.long))
+    assert stream.compute()["accuracy"] == 1.0
+    assert (stream.count, stream.data) == (3, 2)
+
+
+@pytest.mark.extra
+@pytest.mark.parametrize("bins", [10, 15])
+def test_top_label_errors_equal_other_packages(bins):
+    calibration = package("calibration")  # uncertainty-calibration
+    netcal = package("netcal.metrics")
+    probs, targets = random_case(5, rows=731)
+    p, y = probs.numpy(), targets.numpy()
+    found = ece(probs, targets, bins=bins, min_count=0)
+    assert found == pytest.approx(calibration.get_ece(p, y, num_bins=bins), abs=1e-9)
+    assert found == pytest.approx(netcal.ECE(bins).measure(p, y), abs=1e-6)
+    assert mce(probs, targets, bins=bins, min_count=0) == pytest.approx(netcal.MCE(bins).measure(p, y), abs=1e-6)
+    assert adaptive_ece(probs, targets, bins=bins) == pytest.approx(calibration.get_ece_em(p, y, num_bins=bins))

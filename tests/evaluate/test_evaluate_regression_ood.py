@@ -5,8 +5,10 @@ import math
 import pytest
 import torch
 
+from leanbayes.errors import EvaluationError
 from leanbayes.evaluate import Regression, aupr, auroc, coverage, fpr95, interval_width, log_density, mae, rmse
-from leanbayes.evaluate.ood import compare_sets
+from leanbayes.evaluate.ood import compare_sets, scores
+from leanbayes.likelihoods import Custom
 
 
 def test_errors_equal_sklearn():
@@ -44,6 +46,7 @@ def test_the_stream_equals_the_pure_functions():
     expected = {"rmse": rmse(m, y), "mae": mae(m, y), "log_density": log_density(log_prob)}
     for q, (low, high) in ends.items():
         expected |= {f"coverage.{q}": coverage(low, high, y), f"width.{q}": interval_width(low, high)}
+    expected["interval_error"] = sum(abs(expected[f"coverage.{q}"] - q) for q in (0.5, 0.9)) / 2
     assert stream.compute() == pytest.approx(expected, abs=1e-6)
     assert stream.curves()["coverage"]["nominal"] == [0.5, 0.9]
 
@@ -69,6 +72,9 @@ def cases():
     yield torch.zeros(5), torch.zeros(3)  # all tied
     yield torch.zeros(1), torch.ones(1)
     yield torch.ones(2), torch.zeros(3)  # the wrong way round
+    yield torch.zeros(40), torch.tensor([1.0] * 19 + [0.0])  # exactly 95 % found before the tie
+    yield torch.tensor([1e-300, 0.0]).double(), torch.tensor([2e-300]).double()  # no smaller a difference is a tie
+    yield torch.tensor([-5.0, -7.5, -5.0]), torch.tensor([-5.0, -1.0])  # energies are negative
     yield 100 * torch.rand(20, generator=generator), 1000 * torch.rand(20, generator=generator)  # far above 1
 
 
@@ -79,8 +85,8 @@ def test_rank_metrics_equal_double_loops(inside, outside):
     assert found == pytest.approx(expected, abs=1e-6)
 
 
-def test_the_other_side_as_positive():
-    inside, outside = torch.tensor([0.1, 0.5, 0.3, 0.7]), torch.tensor([0.4, 0.9, 0.8])
+@pytest.mark.parametrize(("inside", "outside"), list(cases()))
+def test_the_other_side_as_positive(inside, outside):
     expected = loop_ranks([-s for s in outside.tolist()], [-s for s in inside.tolist()])
     options = {"positive": "in"}
     found = (auroc(inside, outside, **options), aupr(inside, outside, **options), fpr95(inside, outside, **options))
@@ -94,3 +100,39 @@ def test_a_constant_score_is_left_out():
     assert set(metrics) == {"ood.far.entropy.auroc", "ood.far.entropy.aupr", "ood.far.entropy.fpr95"}
     assert sum(histograms[0]["inside"]) == 20
     assert sum(histograms[0]["outside"]) == 10
+
+
+def test_small_variances_are_ranked_all_the_same():
+    inside, outside = {"variance": torch.tensor([1e-9, 2e-9])}, {"far": {"variance": torch.tensor([3e-9])}}
+    assert compare_sets(inside, outside)[0]["ood.far.variance.auroc"] == 1.0
+    same = {"energy": torch.full((3,), -1e4) + 1e-3 * torch.tensor([0.0, 1.0, 2.0])}  # rounding errors of float32
+    assert compare_sets(same, {"far": same})[0] == {}
+
+
+def test_scores_of_every_task():
+    import leanbayes as lb
+
+    torch.manual_seed(0)
+    model, x = torch.nn.Linear(4, 3), torch.randn(6, 4)
+    found = scores(lb.predict(model, x, task="classification"))
+    logits = model(x).detach()
+    assert torch.allclose(found["energy"], -logits.logsumexp(1), atol=1e-6)
+    assert torch.allclose(found["max_prob"], 1 - logits.softmax(1).amax(1), atol=1e-6)
+    images = lb.predict(torch.nn.Conv2d(1, 3, 1), torch.randn(2, 1, 4, 5), task="segmentation")
+    assert {name: tuple(values.shape) for name, values in scores(images).items()} == dict.fromkeys(found, (2,))
+    assert set(scores(lb.predict(model, x, task="regression"))) == {"variance"}
+    own = Custom(lambda f, y: f.sum(1), probs=lambda f: f.softmax(1))
+    assert "energy" not in scores(lb.predict(model, x, task=own))
+
+
+def test_bad_scores_are_named():
+    good = torch.tensor([0.1, 0.2])
+    for inside, outside, message in (
+        (torch.tensor([0.0, math.nan]), good, r"inside\[1\]"),
+        (good, torch.tensor([0.0, 1.0, math.inf]), r"outside\[2\]"),
+        (good, torch.empty(0), "outside: expected at least one"),
+        (good, good[None], r"outside: .*\(1, 2\)"),
+    ):
+        for metric in (auroc, aupr, fpr95):
+            with pytest.raises(EvaluationError, match=message):
+                metric(inside, outside)

@@ -105,6 +105,18 @@ def mce(probs: Tensor, targets: Tensor, **binning: Any) -> float:
     return _defined(reliability(probs, targets, **binning), "mce")
 
 
+def adaptive_ece(probs: Tensor, targets: Tensor, *, bins: int = 20, ignore_index: int | None = None) -> float:
+    """The expected calibration error of the top label over bins of equal mass, all of which count.
+
+    sum_r |B_r| / n |accuracy(B_r) - confidence(B_r)|, B_r holding n / bins data each, as `equal_mass` cuts them
+    (Nguyen & O'Connor 2015).
+
+    >>> round(adaptive_ece(torch.tensor([[0.9, 0.1], [0.4, 0.6]]), torch.tensor([0, 0]), bins=2), 6)
+    0.35
+    """
+    return reliability(probs, targets, bins=bins, min_count=0, adaptive=True, ignore_index=ignore_index).ece()
+
+
 def from_bins(state: Bins, min_count: int) -> Reliability:
     """The curve that a stream of equal-width bins holds."""
     count = state.count.double()  # 0/0 is the NaN that an empty bin should have
@@ -120,17 +132,16 @@ def from_bins(state: Bins, min_count: int) -> Reliability:
 def equal_mass(confidence: Tensor, correct: Tensor, *, bins: int, min_count: int) -> Reliability:
     """The curve over bins that hold about as many data each (Nguyen & O'Connor 2015): edges are quantiles.
 
-    Equal confidences share a bin, so the answer does not depend on the order of the data; with many ties there are
-    fewer bins than asked. confidence, correct: (N,).
+    Sizes differ by one at most, the larger first (numpy.array_split), except that equal confidences share a bin, the
+    lower one, so that the answer does not depend on the order of the data; with many ties there are fewer bins than
+    asked. confidence, correct: (N,).
 
     >>> curve = equal_mass(torch.tensor([0.6, 0.7, 0.8, 0.8]), torch.ones(4), bins=2, min_count=0)
     >>> curve.count
     (2, 2)
     """
     confidence, correct = confidence.double().cpu(), correct.double().cpu()
-    ordered = confidence.sort().values
-    ranks = torch.arange(1, bins + 1, dtype=torch.float64) * len(ordered) / bins
-    upper = ordered[(ranks.ceil().long() - 1).clamp(min=0)].unique()
+    upper = confidence.sort().values[equal_ranks(len(confidence), bins) - 1].unique()
     where = torch.bucketize(confidence, upper, right=False)
     count = torch.bincount(where, minlength=len(upper))
     return Reliability(
@@ -140,6 +151,18 @@ def equal_mass(confidence: Tensor, correct: Tensor, *, bins: int, min_count: int
         accuracy=tuple((torch.bincount(where, correct, minlength=len(upper)) / count).tolist()),
         min_count=min_count,
     )
+
+
+def equal_ranks(count: int, bins: int) -> Tensor:
+    """How many of ``count`` ordered data lie in the first r of so many bins of equal mass: (bins,), no more than count.
+
+    >>> equal_ranks(11, 4), equal_ranks(2, 4)
+    (tensor([ 3,  6,  9, 11]), tensor([1, 2]))
+    """
+    bins = min(bins, count)
+    step, larger = divmod(count, bins)
+    ends = torch.arange(1, bins + 1)
+    return ends * step + ends.clamp(max=larger)
 
 
 def check_binning(bins: int, min_count: int) -> None:

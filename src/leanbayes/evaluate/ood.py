@@ -28,7 +28,7 @@ def auroc(inside: Tensor, outside: Tensor, *, positive: Positive = "ood") -> flo
     """
     from sklearn.metrics import roc_auc_score
 
-    truth, scores = _labelled(inside, outside, positive)
+    truth, scores = labelled(inside, outside, positive)
     return float(roc_auc_score(truth, scores))
 
 
@@ -43,7 +43,7 @@ def aupr(inside: Tensor, outside: Tensor, *, positive: Positive = "ood") -> floa
     """
     from sklearn.metrics import average_precision_score
 
-    truth, scores = _labelled(inside, outside, positive)
+    truth, scores = labelled(inside, outside, positive)
     return float(average_precision_score(truth, scores))
 
 
@@ -58,7 +58,7 @@ def fpr95(inside: Tensor, outside: Tensor, *, positive: Positive = "ood", recall
     """
     from sklearn.metrics import roc_curve
 
-    truth, scores = _labelled(inside, outside, positive)
+    truth, scores = labelled(inside, outside, positive)
     false, true, _ = roc_curve(truth, scores, drop_intermediate=False)
     return float(false[np.argmax(true >= recall)])  # rates rise along the curve, so the first is the smallest
 
@@ -80,20 +80,24 @@ def scores(predictive: Predictive) -> dict[str, Tensor]:
     """The doubt of a `Predictive` about each datum, (N,) per score; positions of an image are averaged.
 
     entropy: H[mean p], all doubt. mutual_information: the part more data could remove. max_prob: 1 - max p (Hendrycks &
-    Gimpel 2017), turned so that it rises with doubt like the others. Regression has one: variance.
+    Gimpel 2017), turned so that it rises with doubt like the others. energy: -logsumexp of the logits (Liu et al.
+    2020), averaged over samples; left out where a likelihood of your own has no logits. Regression has one: variance.
 
     >>> import leanbayes as lb
     >>> pred = lb.predict(torch.nn.Linear(4, 3), torch.randn(5, 4), task="classification")
-    >>> {name: values.shape for name, values in scores(pred).items()}
-    {'entropy': torch.Size([5]), 'mutual_information': torch.Size([5]), 'max_prob': torch.Size([5])}
+    >>> {name: tuple(values.shape) for name, values in scores(pred).items()}
+    {'entropy': (5,), 'mutual_information': (5,), 'max_prob': (5,), 'energy': (5,)}
     """
     if predictive.task == "regression":
         return {"variance": _per_datum(predictive.variance)}
-    return {
-        "entropy": _per_datum(predictive.entropy),
-        "mutual_information": _per_datum(predictive.mutual_information),
-        "max_prob": _per_datum(1 - predictive.probs.amax(1)),
+    found = {
+        "entropy": predictive.entropy,
+        "mutual_information": predictive.mutual_information,
+        "max_prob": 1 - predictive.probs.amax(1),
     }
+    if predictive.energies is not None:
+        found["energy"] = predictive.energies
+    return {name: _per_datum(values) for name, values in found.items()}
 
 
 def compare_sets(
@@ -101,17 +105,16 @@ def compare_sets(
 ) -> tuple[dict[str, float], list[dict[str, Any]]]:
     """Metrics ``ood.SET.SCORE.METRIC`` and score histograms for every out-of-domain set.
 
-    A score that is the same for every datum on both sides (the mutual information of a deterministic network) says
-    nothing, and is left out rather than ranked by its rounding errors.
+    A score that says nothing (`tells`) is left out.
     """
     metrics: dict[str, float] = {}
     histograms: list[dict[str, Any]] = []
     for name, sets in outside.items():
         for score, here in inside.items():
             there = sets[score]
-            both = torch.cat([here, there])
-            if float(both.max() - both.min()) < 1e-6:
+            if not tells(score, here, there):
                 continue
+            both = torch.cat([here, there])
             for metric, value in rank_metrics(here, there).items():
                 metrics[f"ood.{name}.{score}.{metric}"] = value
             edges = np.linspace(float(both.min()), float(both.max()), bins + 1)
@@ -127,7 +130,25 @@ def compare_sets(
     return metrics, histograms
 
 
-def _labelled(inside: Tensor, outside: Tensor, positive: Positive) -> tuple[np.ndarray, np.ndarray]:
+def tells(score: str, inside: Tensor, outside: Tensor) -> bool:
+    """Whether a score differs between data at all, beyond rounding: six digits.
+
+    The mutual information of a deterministic network does not, and is not to be ranked by its rounding errors. Nats and
+    probabilities are measured against 1; a variance or an energy has units of its own, and is measured against itself.
+
+    >>> tells("entropy", torch.tensor([1e-9]), torch.tensor([2e-9]))
+    False
+    >>> tells("variance", torch.tensor([1e-9]), torch.tensor([2e-9]))
+    True
+    """
+    low = min(float(inside.min()), float(outside.min()))
+    high = max(float(inside.max()), float(outside.max()))
+    unit = max(abs(low), abs(high)) if score in ("variance", "energy") else 1.0
+    return high - low > 1e-6 * unit
+
+
+def labelled(inside: Tensor, outside: Tensor, positive: Positive) -> tuple[np.ndarray, np.ndarray]:
+    """(1 for the positive side and 0 for the other, scores that rise towards it), the inside data first; checked."""
     if positive not in ("ood", "in"):
         raise EvaluationError(f"positive: expected 'ood' or 'in', received {positive!r}")
     inside, outside = checks.finite(inside, "inside"), checks.finite(outside, "outside")

@@ -1,4 +1,4 @@
-"""How far off, and do the intervals hold: RMSE, MAE, log predictive density, interval coverage and width."""
+"""How far off, and do the intervals hold: RMSE, MAE, log density, coverage and width, and the stream of them all."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from torch import Tensor
 
 from ..errors import EvaluationError
 from . import checks
-from .streams import Mean
+from .forecast import at_least_zero, histogram, interval_error, probability
+from .streams import Mean, Points
 
 LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9, 0.95)
 
@@ -82,7 +83,7 @@ def log_density(log_probs: Tensor) -> float:
 
 
 class Regression:
-    """All regression metrics of a stream in O(levels) memory.
+    """All regression metrics of a stream; the means in O(levels) memory, and a few scalars a point for the bootstrap.
 
     >>> stream = Regression(levels=(0.9,))
     >>> stream.update(
@@ -92,17 +93,20 @@ class Regression:
     ...     intervals={0.9: (torch.tensor([-1.0, 1.5]), torch.tensor([1.0, 2.5]))},
     ... )
     >>> {k: round(v, 3) for k, v in stream.compute().items()}
-    {'rmse': 0.707, 'mae': 0.5, 'log_density': -1.5, 'coverage.0.9': 0.5, 'width.0.9': 1.5}
+    {'rmse': 0.707, 'mae': 0.5, 'log_density': -1.5, 'coverage.0.9': 0.5, 'width.0.9': 1.5, 'interval_error': 0.4}
     """
 
-    def __init__(self, *, levels: tuple[float, ...] = LEVELS) -> None:
+    def __init__(self, *, levels: tuple[float, ...] = LEVELS, bins: int = 20) -> None:
         for level in levels:
             if not 0 < level < 1:
                 raise EvaluationError(
                     f"levels: expected numbers between 0 and 1, received {level!r}; for example {LEVELS}"
                 )
+        if isinstance(bins, bool) or not isinstance(bins, int) or bins < 1:
+            raise EvaluationError(f"bins: expected a whole number of 1 or more, received {bins!r}; the default is 20")
         self.levels = tuple(levels)
-        self.mean = Mean()
+        self.mean, self.kept = Mean(), Points()
+        self.pit = torch.zeros(bins, dtype=torch.long)
 
     @property
     def count(self) -> int:
@@ -116,11 +120,18 @@ class Regression:
         mean: Tensor,
         log_prob: Tensor | None = None,
         intervals: dict[float, tuple[Tensor, Tensor]] | None = None,
+        pit: Tensor | None = None,
+        crps: Tensor | None = None,
+        variance: Tensor | None = None,
     ) -> None:
-        """Add a batch: targets and means (N,) or (N, D), log densities (N,), intervals by nominal level."""
+        """Add a batch: targets and means (N,) or (N, D), log densities (N,), intervals by nominal level.
+
+        pit, crps, variance: of every target, in their shape, from `Predictive`'s cdf, crps and variance. The PIT also
+        says what intervals that were not given cover: the central one of level q holds y where |F(y) - 1/2| <= q / 2.
+        """
         start = self.count
         y, m = checks.regression(targets, start, mean=mean)
-        values = {"squared": (m - y).square().mean(1), "mae": (m - y).abs().mean(1)}
+        values = {"squared": (m - y).square().mean(1), "absolute": (m - y).abs().mean(1)}
         if log_prob is not None:
             if log_prob.shape != (len(y),):
                 raise EvaluationError(f"log_prob: expected shape ({len(y)},), received {tuple(log_prob.shape)}")
@@ -129,25 +140,49 @@ class Regression:
             y, low, high = _interval(targets, lower, upper, start)
             values[f"coverage.{level:g}"] = _inside(y, low, high).mean(1)
             values[f"width.{level:g}"] = (high - low).mean(1)
+        for name, given in (("crps", crps), ("variance", variance)):
+            if given is not None:
+                values[name] = at_least_zero(checks.regression(targets, start, **{name: given})[1], name, start).mean(1)
+        if pit is not None:
+            u = probability(checks.regression(targets, start, pit=pit)[1], "pit", start)
+            for level in self.levels:
+                if f"coverage.{level:g}" not in values:
+                    values[f"coverage.{level:g}"] = _inside(u, (1 - level) / 2, (1 + level) / 2).mean(1)
         self.mean.update(**values)
+        if pit is not None:
+            self.pit += histogram(u, len(self.pit))
+        self.kept.update(**{k: v.float() for k, v in values.items() if not k.startswith("width.")})
 
     def compute(self) -> dict[str, float]:
-        """rmse, mae, log_density, and coverage.q and width.q at every nominal level q."""
+        """rmse, mae; log_density, crps, sharpness, coverage.q, width.q, interval_error where their part was given."""
         checks.nonempty(self.count, "regression metrics")
-        metrics = self.mean.compute()
-        return {"rmse": math.sqrt(metrics.pop("squared")), **metrics}
+        found = self.mean.compute()
+        metrics = {"rmse": math.sqrt(found.pop("squared")), "mae": found.pop("absolute")}
+        if (variance := found.pop("variance", None)) is not None:
+            found["sharpness"] = math.sqrt(variance)
+        if observed := {q: found[f"coverage.{q:g}"] for q in self.levels if f"coverage.{q:g}" in found}:
+            found["interval_error"] = interval_error(observed)
+        return {**metrics, **found}
+
+    def points(self) -> dict[str, Tensor]:
+        """What the bootstrap needs, (N,) in float32: squared, absolute, log_density, crps, variance, coverage.q."""
+        return self.kept.compute()
 
     def curves(self) -> dict[str, Any]:
-        """What the report draws: the observed coverage and the width at every nominal level."""
+        """What the report draws: the observed coverage and the width at every nominal level, and the PIT histogram."""
         metrics = self.compute()
         levels = [level for level in self.levels if f"coverage.{level:g}" in metrics]
-        return {
+        curves: dict[str, Any] = {
             "coverage": {
                 "nominal": levels,
                 "observed": [metrics[f"coverage.{level:g}"] for level in levels],
-                "width": [metrics[f"width.{level:g}"] for level in levels],
+                "width": [metrics.get(f"width.{level:g}") for level in levels],
             }
         }
+        if int(self.pit.sum()):
+            bins = len(self.pit)
+            curves["pit"] = {"edges": [r / bins for r in range(bins + 1)], "count": self.pit.tolist()}
+        return curves
 
 
 def _interval(targets: Tensor, lower: Tensor, upper: Tensor, start: int = 0) -> tuple[Tensor, Tensor, Tensor]:
@@ -160,5 +195,5 @@ def _interval(targets: Tensor, lower: Tensor, upper: Tensor, start: int = 0) -> 
     return y, low, high
 
 
-def _inside(y: Tensor, low: Tensor, high: Tensor) -> Tensor:
+def _inside(y: Tensor, low: Tensor | float, high: Tensor | float) -> Tensor:
     return ((low <= y) & (y <= high)).to(torch.float64)

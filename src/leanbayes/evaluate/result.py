@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from .. import files
 from ..errors import EvaluationError
+from . import plain
+from .intervals import Difference, difference, percentile
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
-
-VERSION = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,6 +26,7 @@ class Evaluation:
     width.0.9; ood.SET.SCORE.auroc, .aupr, .fpr95. Fractions, not percentages; NaN where undefined (a note says why).
     curves: what the report draws, as plain lists. cost: parameters, bytes, MACs, seconds. settings: what it takes to
     get the same numbers again. history: the rows of training, one per epoch. notes: caveats in plain words.
+    replicates: metrics on resampled data (`bootstrap.replicates`), which `interval` reads; six digits are saved.
 
     >>> result = Evaluation("mlp", "classification", 100, {"accuracy": 0.93, "nll": 0.21})
     >>> result["accuracy"]
@@ -44,12 +44,22 @@ class Evaluation:
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     history: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     notes: list[str] = dataclasses.field(default_factory=list)
+    replicates: dict[str, list[float]] = dataclasses.field(default_factory=dict)
 
     def __getitem__(self, metric: str) -> float:
         """One metric by its name."""
         if metric not in self.metrics:
             raise EvaluationError(f"expected one of {', '.join(self.metrics)}; received {metric!r}")
         return self.metrics[metric]
+
+    def interval(self, metric: str, level: float = 0.95) -> tuple[float, float] | None:
+        """Where the metric may lie, so many data being all there were: bootstrap percentiles, None without replicates.
+
+        >>> Evaluation("mlp", "regression", 9, {"mae": 1.0}, replicates={"mae": [0.8, 1.0, 1.2]}).interval("mae", 0.5)
+        (0.9, 1.1)
+        """
+        value = self[metric]
+        return None if math.isnan(value) else percentile(self.replicates.get(metric, ()), level, value=value)
 
     def __str__(self) -> str:
         from ..report.table import as_text, evaluation_table
@@ -64,14 +74,15 @@ class Evaluation:
     def to_dict(self) -> dict[str, Any]:
         """The JSON form; what is not finite becomes None."""
         fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        return {"kind": "Evaluation", "version": VERSION, **_plain(fields)}
+        fields["replicates"] = {k: [float(f"{v:.6g}") for v in values] for k, values in self.replicates.items()}
+        return {"kind": "Evaluation", "version": plain.VERSION, **plain.plain(fields)}
 
     @classmethod
     def from_dict(cls, data: Any) -> Evaluation:
         """The evaluation that `to_dict` wrote; anything foreign is refused."""
-        fields = _open(data, "Evaluation")
+        fields = plain.opened(data, "Evaluation")
         hints = {"name": str, "task": str, "count": int, "metrics": dict, "curves": dict, "cost": dict}
-        hints |= {"settings": dict, "history": list, "notes": list}
+        hints |= {"settings": dict, "history": list, "notes": list, "replicates": dict}
         if unknown := sorted(fields.keys() - hints.keys()):
             raise EvaluationError(f"Evaluation: unknown field {unknown[0]!r}; known: {', '.join(hints)}")
         for field in ("name", "task", "count", "metrics"):
@@ -82,17 +93,19 @@ class Evaluation:
                 raise EvaluationError(
                     f"Evaluation.{field}: expected {hints[field].__name__}, received {type(value).__name__}"
                 )
-        for name, value in fields["metrics"].items():
-            if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
+        metrics = dict(zip(fields["metrics"], plain.numbers("metrics", fields["metrics"]), strict=True))
+        replicates = {}
+        for name, values in fields.get("replicates", {}).items():
+            if not isinstance(values, list):
                 raise EvaluationError(
-                    f"Evaluation.metrics[{name!r}]: expected a number, received {type(value).__name__}"
+                    f"Evaluation.replicates[{name!r}]: expected list, received {type(values).__name__}"
                 )
-        metrics = {k: math.nan if v is None else float(v) for k, v in fields["metrics"].items()}
-        return cls(**{**fields, "metrics": metrics})
+            replicates[name] = plain.numbers(f"replicates[{name!r}]", dict(enumerate(values)))
+        return cls(**{**fields, "metrics": metrics, "replicates": replicates})
 
     def save_json(self, path: str | os.PathLike[str]) -> Path:
         """Write the JSON form, whole or not at all."""
-        return _save_json(path, self.to_dict())
+        return plain.save(path, self.to_dict())
 
     def save_html(self, path: str | os.PathLike[str]) -> Path:
         """Write one self-contained HTML page: summary, table, plots, cost, and how to get it again."""
@@ -103,7 +116,7 @@ class Evaluation:
     @classmethod
     def load_json(cls, path: str | os.PathLike[str]) -> Evaluation:
         """Read what `save_json` wrote."""
-        return cls.from_dict(_load_json(path))
+        return cls.from_dict(plain.load(path))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -125,6 +138,21 @@ class Comparison:
                 return evaluation
         raise EvaluationError(f"expected one of {', '.join(e.name for e in self)}; received {name!r}")
 
+    def difference(self, metric: str, a: str, b: str, level: float = 0.95) -> Difference | None:
+        """How much greater a metric of model ``a`` is than of ``b``, and whether that is within noise.
+
+        Paired where both were evaluated on the same data (count and ``settings["data"]``; for ``ood.SET`` the set too):
+        then both saw the same resampled data. None where a model has no replicates of the metric.
+        """
+        first, second = self[a], self[b]
+        settings = first.settings, second.settings
+        paired = first.count == second.count and _same(*settings, "data")
+        if paired and metric.startswith("ood."):
+            label = metric.removeprefix("ood.").rsplit(".", 2)[0]  # the name of a set may hold dots
+            paired = _same(settings[0].get("ood") or {}, settings[1].get("ood") or {}, label)
+        draws = first.replicates.get(metric, ()), second.replicates.get(metric, ())
+        return difference(first[metric] - second[metric], *draws, paired=paired, level=level)
+
     def __str__(self) -> str:
         from ..report.table import as_text, comparison_table
 
@@ -137,19 +165,19 @@ class Comparison:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
-        return {"kind": "Comparison", "version": VERSION, "evaluations": [e.to_dict() for e in self]}
+        return {"kind": "Comparison", "version": plain.VERSION, "evaluations": [e.to_dict() for e in self]}
 
     @classmethod
     def from_dict(cls, data: Any) -> Comparison:
         """The comparison that `to_dict` wrote; anything foreign is refused."""
-        rows = _open(data, "Comparison").get("evaluations")
+        rows = plain.opened(data, "Comparison").get("evaluations")
         if not isinstance(rows, list):
             raise EvaluationError(f"Comparison.evaluations: expected list, received {type(rows).__name__}")
         return compare([Evaluation.from_dict(row) for row in rows])
 
     def save_json(self, path: str | os.PathLike[str]) -> Path:
         """Write the JSON form, whole or not at all."""
-        return _save_json(path, self.to_dict())
+        return plain.save(path, self.to_dict())
 
     def save_html(self, path: str | os.PathLike[str]) -> Path:
         """Write one self-contained HTML page with all models side by side."""
@@ -160,7 +188,7 @@ class Comparison:
     @classmethod
     def load_json(cls, path: str | os.PathLike[str]) -> Comparison:
         """Read what `save_json` wrote."""
-        return cls.from_dict(_load_json(path))
+        return cls.from_dict(plain.load(path))
 
 
 def compare(evaluations: Iterable[Evaluation] | Mapping[str, Evaluation]) -> Comparison:
@@ -193,36 +221,6 @@ def compare(evaluations: Iterable[Evaluation] | Mapping[str, Evaluation]) -> Com
     return Comparison(rows)
 
 
-def _open(data: Any, kind: str) -> dict[str, Any]:
-    if not isinstance(data, dict) or data.get("kind") != kind:
-        found = data.get("kind") if isinstance(data, dict) else type(data).__name__
-        raise EvaluationError(f"expected the JSON form of one {kind}, received {found!r}")
-    version = data.get("version")
-    if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= VERSION:
-        raise EvaluationError(f"{kind}: expected version {VERSION} or older, received {version!r}; upgrade leanbayes")
-    return {k: v for k, v in data.items() if k not in ("kind", "version")}
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(v) for v in value]
-    if isinstance(value, float):  # not `type is float`: numpy's float64 is one
-        return float(value) if math.isfinite(value) else None
-    if value is None or isinstance(value, (bool, int, str)):
-        return value
-    raise EvaluationError(f"expected a plain value, received {type(value).__name__}; convert it with float() or str()")
-
-
-def _save_json(path: str | os.PathLike[str], data: dict[str, Any]) -> Path:
-    return files.write_text(path, json.dumps(data, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
-
-
-def _load_json(path: str | os.PathLike[str]) -> Any:
-    try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
-    except OSError as error:
-        raise EvaluationError(f"cannot read {str(path)!r} ({error.strerror})") from error
-    except ValueError as error:
-        raise EvaluationError(f"expected JSON in {str(path)!r}, received something else ({error})") from error
+def _same(first: Mapping[str, Any], second: Mapping[str, Any], key: str) -> bool:
+    """Whether both know a value, and it is the same."""
+    return first.get(key) is not None and first[key] == second.get(key)

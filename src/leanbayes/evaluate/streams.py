@@ -1,15 +1,25 @@
-"""The three shapes of state a metric needs when data come in batches: means, bins, and a few scalars a point.
+"""The shapes of state a metric needs when data come in batches: means, bins, a few scalars a point, bins a class.
 
-Each takes per-datum tensors (N,), so that points x classes x samples never outlives a batch. Sums are kept in float64.
+Points x classes x samples never outlives a batch. Sums are kept in float64.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from ..errors import EvaluationError
 from .checks import nonempty
+
+
+class Table(NamedTuple):
+    """Sums by class and bin, each (C, bins): data, probability of the class, data whose truth the class is."""
+
+    size: Tensor
+    confidence: Tensor
+    correct: Tensor
 
 
 class Mean:
@@ -65,8 +75,55 @@ class Bins:
         self.correct += torch.bincount(where, correct, minlength=bins)
 
 
+class ClassBins:
+    """`Bins` for every class: equal-width bins of the probability of class c, and how often c was the truth in them.
+
+    >>> bins = ClassBins(2)
+    >>> bins.update(torch.tensor([[0.9, 0.1], [0.3, 0.7]]), torch.tensor([0, 0]))
+    >>> bins.table().size.tolist(), bins.table().correct.tolist()
+    ([[1.0, 1.0], [1.0, 1.0]], [[1.0, 1.0], [0.0, 0.0]])
+    """
+
+    def __init__(self, bins: int) -> None:
+        self.edges = torch.arange(bins + 1, dtype=torch.float64) / bins
+        self.bins = bins
+        self.count = 0
+        self.total = torch.zeros(0, dtype=torch.float64)  # of the probabilities of a class
+        self.sums = torch.zeros(0, 3, bins, dtype=torch.float64)
+
+    def update(self, p: Tensor, y: Tensor) -> None:
+        """Add a batch of probabilities (N, C) and labels (N,)."""
+        p, y = p.double().cpu(), y.cpu()
+        if not self.count:
+            self.total, self.sums = p.new_zeros(p.shape[1]), p.new_zeros(p.shape[1], 3, self.bins)
+        self.count += len(p)
+        self.total += p.sum(0)
+        row, column = (p > self.edges[1]).nonzero(as_tuple=True)  # a row has few that are not in the first bin,
+        self._add(0, column, p[row, column])  # which is the rest: `table`
+        self._add(2, y, p.gather(1, y[:, None]).squeeze(1))
+
+    def _add(self, kind: int, column: Tensor, values: Tensor) -> None:
+        """Count in kind, and sum the values in the next kind; labels are only counted."""
+        where = (torch.bucketize(values, self.edges, right=False) - 1).clamp(0, self.bins - 1)
+        flat = (column * 3 + kind) * self.bins + where
+        self.sums.view(-1).scatter_add_(0, flat, torch.ones_like(values))
+        if kind == 0:
+            self.sums.view(-1).scatter_add_(0, flat + self.bins, values)
+
+    def table(self) -> Table:
+        """The sums of every class and bin."""
+        count, confidence, correct = self.sums.unbind(1)
+        count, confidence = count.clone(), confidence.clone()
+        count[:, 0] = self.count - count[:, 1:].sum(1)
+        confidence[:, 0] = self.total - confidence[:, 1:].sum(1)
+        return Table(count, confidence, correct)
+
+
 class Points:
     """A few named scalars a point, for what needs an ordering of all points (ranks, quantiles), on the CPU.
+
+    limit: the most points kept. Where there are more, a random half is dropped, and from then on every point is kept
+    with half the chance: a fair sample, the same for the same number of points, so that two models keep the same ones.
 
     >>> points = Points()
     >>> points.update(score=torch.tensor([0.1, 0.9]))
@@ -75,16 +132,35 @@ class Points:
     torch.Size([3])
     """
 
-    def __init__(self) -> None:
-        self.count = 0
-        self.parts: dict[str, list[Tensor]] = {}
+    def __init__(self, limit: int | None = None) -> None:
+        self.count = self.kept = 0
+        self.limit, self.chance = limit, 1.0
+        self.buffers: dict[str, Tensor] = {}
+        self._generator = torch.Generator().manual_seed(0)
 
     def update(self, **values: Tensor) -> None:
         """Add a batch; all values have the same length."""
-        self.count += len(next(iter(values.values())))
+        size = len(next(iter(values.values())))
+        self.count += size
+        chosen = self._drawn(size, self.chance)
+        kept = self.kept + (size if chosen is None else int(chosen.sum()))
         for name, value in values.items():
-            self.parts.setdefault(name, []).append(value.detach().cpu().clone())  # a view would hold its batch
+            value = value.detach().cpu()
+            buffer = self.buffers.get(name, value[:0])
+            if len(buffer) < kept:  # twice as long: thousands of small tensors would riddle the memory with holes
+                buffer = torch.cat([buffer[: self.kept], value.new_empty(2 * kept - self.kept)])
+                self.buffers[name] = buffer
+            buffer[self.kept : kept] = value if chosen is None else value[chosen]
+        self.kept = kept
+        while self.limit is not None and self.kept > self.limit:
+            self.chance /= 2
+            chosen = self._drawn(self.kept, 0.5)
+            self.buffers = {name: buffer[: self.kept][chosen] for name, buffer in self.buffers.items()}
+            self.kept = len(next(iter(self.buffers.values())))
+
+    def _drawn(self, size: int, chance: float) -> Tensor | None:
+        return None if chance == 1 else torch.rand(size, generator=self._generator) < chance
 
     def compute(self) -> dict[str, Tensor]:
-        """Everything seen, in the order it came."""
-        return {name: torch.cat(parts) for name, parts in self.parts.items()}
+        """Everything kept, in the order it came."""
+        return {name: buffer[: self.kept].clone() for name, buffer in self.buffers.items()}
