@@ -1,0 +1,64 @@
+"""Where a model's inputs stand to the pixels they came from: corruption and attack work on pixels, models on inputs."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..config import configurable
+from ..errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+@configurable
+@dataclass(frozen=True)
+class Pixels:
+    """How pixels in [0, 1] became inputs: inputs = (pixels - mean) / std, per channel or for all channels alike.
+
+    >>> import torch
+    >>> pixels = Pixels(mean=(0.5,), std=(0.25,))
+    >>> pixels.to_inputs(torch.tensor([[[[0.0, 1.0]]]]))
+    tensor([[[[-2.,  2.]]]])
+    >>> pixels.to_pixels(torch.tensor([[[[-2.0, 2.0]]]]))
+    tensor([[[[0., 1.]]]])
+    """
+
+    mean: tuple[float, ...] = (0.0,)
+    std: tuple[float, ...] = (1.0,)
+
+    def __post_init__(self) -> None:
+        for name in ("mean", "std"):
+            values: Any = getattr(self, name)
+            if not isinstance(values, tuple) or not values or not all(_is_number(v) for v in values):
+                raise ConfigError(f"Pixels: {name}: expected a tuple of finite numbers, received {values!r}")
+        if min(self.std) <= 0:
+            raise ConfigError(f"Pixels: std: expected numbers above 0, received {self.std!r}")
+
+    def to_inputs(self, pixels: Tensor) -> Tensor:
+        """(N, C, H, W) in [0, 1] to what the model reads."""
+        mean, std = self._shaped(pixels)
+        return (pixels - mean) / std
+
+    def to_pixels(self, inputs: Tensor) -> Tensor:
+        """(N, C, H, W) as the model reads them to pixels, which rounding may leave a hair outside [0, 1]."""
+        mean, std = self._shaped(inputs)
+        return inputs * std + mean
+
+    def _shaped(self, images: Tensor) -> tuple[Tensor, Tensor]:
+        if images.ndim != 4:
+            raise DataError(f"expected images (N, C, H, W), received a tensor of shape {tuple(images.shape)}")
+        channels = images.shape[1]
+        for name in ("mean", "std"):
+            if len(getattr(self, name)) not in (1, channels):
+                raise DataError(
+                    f"pixels: expected a {name} for each of {channels} channels or one for all, "
+                    f"received {len(getattr(self, name))}; try Pixels(mean=({'0.5, ' * channels}), std=...)"
+                )
+        return images.new_tensor(self.mean).view(1, -1, 1, 1), images.new_tensor(self.std).view(1, -1, 1, 1)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
