@@ -11,47 +11,11 @@ import pytest
 import torch
 
 from leanbayes.errors import ArtifactError
-from leanbayes.evaluate import Classification, Evaluation, Regression, compare
-from leanbayes.evaluate.ood import compare_sets
+from leanbayes.evaluate import Classification, Evaluation, compare
 from leanbayes.files import write_bytes, write_text
 from leanbayes.report import columns, figure, plots, words
 from leanbayes.report.html import page
-
-NASTY = "<script>alert('x')</script> & \"$\\frac{1}\" _#2563c9 0.123456 --> ]]> 数 \x07"
-
-
-def classification(name="net", sharpness=2.0, rows=300, history=True):
-    generator = torch.Generator().manual_seed(0)
-    logits, y = torch.randn(rows, 5, generator=generator), torch.randint(5, (rows,), generator=generator)
-    logits[torch.arange(rows), y] += 2
-    stream = Classification()
-    stream.update((sharpness * logits).softmax(1), y)
-    inside, outside = torch.rand(2, 100, generator=generator)
-    metrics, histograms = compare_sets({"entropy": inside}, {name: {"entropy": outside + 0.5}})
-    epochs = [
-        {"epoch": e, "loss": 2.0 / (e + 1), "nll": 1.0 / (e + 1), "kl": 50.0, "val_accuracy": 0.5} for e in range(4)
-    ]
-    return Evaluation(
-        name,
-        "classification",
-        rows,
-        stream.compute() | metrics,
-        stream.curves() | {"ood": histograms},
-        {"parameters": 1234, "predict_seconds": 1e-4},
-        {"samples": 8, "seed": 0, "command": f"leanbayes {name}", "versions": {"torch": "2"}},
-        epochs if history else [],
-        [f"a note on {name}"],
-    )
-
-
-def regression(name="net", scale=1.0):
-    generator = torch.Generator().manual_seed(0)
-    y, m = torch.randn(2, 200, generator=generator)
-    normal = torch.distributions.Normal(m, scale)
-    stream = Regression(levels=(0.5, 0.9))
-    ends = {q: (normal.icdf(torch.tensor((1 - q) / 2)), normal.icdf(torch.tensor((1 + q) / 2))) for q in stream.levels}
-    stream.update(y, mean=m, log_prob=normal.log_prob(y), intervals=ends)
-    return Evaluation(name, "regression", 200, stream.compute(), stream.curves(), {"predict_seconds": 1e-3})
+from tests.report.examples import NASTY, classification, regression, rich
 
 
 class Strict(HTMLParser):
@@ -87,6 +51,8 @@ def pages():
     pair = [classification("a"), classification("b", 0.5, history=False)]
     return {
         "one": page([classification()]),
+        "rich": page([rich()]),
+        "rich several": page([rich("plain", 3.0), rich("bayesian")]),
         "several": page(pair),
         "regression": page([regression("a"), regression("b", 0.2)]),
         "nasty": page([classification(NASTY), classification(NASTY + "2")], title=NASTY),
@@ -94,7 +60,7 @@ def pages():
     }
 
 
-@pytest.mark.parametrize("kind", ["one", "several", "regression", "nasty", "bare"])
+@pytest.mark.parametrize("kind", ["one", "several", "rich", "rich several", "regression", "nasty", "bare"])
 def test_the_page_is_whole_and_needs_nothing(pages, kind):
     parser = Strict()
     parser.feed(pages[kind])
@@ -129,7 +95,7 @@ def test_figures_are_valid_svg_with_themed_colours():
     figures = [
         plots.reliability(e.curves["reliability"]),
         plots.confidence(e.curves["confidence"]),
-        plots.ood_histogram(e.curves["ood"][0] | {"set": NASTY}, 0.9),
+        plots.ood_histograms([e.curves["ood"][0] | {"set": NASTY}], [0.9]),
         plots.training(e.history),
         plots.comparison([e, classification("b")]),
         plots.reliability_overlay([e]),

@@ -13,6 +13,7 @@ import tyro
 
 from .. import priors
 from ..errors import ConfigError
+from ..methods import Ensemble
 from ..registry import methods
 
 if TYPE_CHECKING:
@@ -35,6 +36,9 @@ def kebab(name: str) -> str:
 
 def _method_choice() -> Any:
     """A union of every registered method: each becomes a subcommand, its fields the options."""
+    # what the members of an ensemble are is a choice among the others
+    inner = tuple(c for c in methods().values() if c is not Ensemble)
+    Ensemble.__annotations__["method"] = Union[(*inner, None)]
     each = [Annotated[c, tyro.conf.subcommand(kebab(n), description=c.summary)] for n, c in methods().items()]
     return Union[(*each, Annotated[Plain, tyro.conf.subcommand("plain", description=Plain.__doc__)])]
 

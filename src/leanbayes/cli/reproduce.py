@@ -42,9 +42,9 @@ class Reproduce:
             known = {name: recipe.summary for name, recipe in recipes().items()}
             if not self.json:
                 for name, text in known.items():
-                    print(f"{name:20} {text}")
+                    print(f"{name:{max(map(len, known))}}  {text}")
             return known
-        check(self.name, self.preset)
+        draw = check(self.name, self.preset).figure
         target, folder = self._target, self._folder
         if target is not None:
             if self.out is None:
@@ -53,10 +53,14 @@ class Reproduce:
         result = reproduce(self.name, self.preset, resume=folder, tell=lambda text: print(text, file=sys.stderr))
         if target is not None:
             files.write_text(target, json.dumps(result, indent=1, allow_nan=False) + "\n")
+        if target is not None and draw is not None:
+            picture = target.parent / "figures" / f"{target.stem}.svg"
+            picture.parent.mkdir(exist_ok=True)
+            files.write_text(picture, draw(result))
         if not self.json:
             print(result_table(result))
             if target is not None:
-                print(f"wrote {target}")
+                print(f"wrote {target}" + (f" and {picture}" if draw is not None else ""))
         return result
 
     def go_on(self) -> str:

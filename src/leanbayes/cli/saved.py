@@ -33,8 +33,8 @@ class Training:
     y_mean: float = 0.0
     y_std: float = 1.0
 
-    def load(self, name: str, like: DataSet | None = None) -> DataSet:
-        """The test part of a data set, scaled as the training data were (or ``like`` another), if it fits the model."""
+    def load(self, name: str, like: DataSet | None = None, part: str = "test") -> DataSet:
+        """A part of a data set, scaled as the training data were (or ``like`` another), if it fits the model."""
         import torch
 
         from ..data import DataSet, load
@@ -50,7 +50,7 @@ class Training:
                     f"{name}: expected data of shape {shape}, as the model takes, received {found}; "
                     f"choose a set like {self.data}"
                 )
-        return load(name, parts="test", split=self.split, normalise=True if like is None else like)
+        return load(name, parts=part, split=self.split, normalise=True if like is None else like)
 
 
 def open_model(path: Path, network: str | None) -> tuple[nn.Module, Training]:

@@ -1,31 +1,28 @@
-"""One call that asks a model all the questions: predict once per batch, feed the streams, fill the Evaluation."""
+"""One call that asks a model all the questions, stage by stage, and puts the answers together."""
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import Iterable, Iterator, Mapping
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-import torch
-from torch import Tensor, nn
+from torch import nn
 
-from .. import batches
-from ..errors import EvaluationError, LeanBayesError
-from . import checks
-from . import ood as out_of_domain
-from .classification import Classification
-from .regression import LEVELS, Regression
+from .. import batches, config
+from . import arguments, asking, feed
+from .asking import Asker
+from .findings import findings
+from .progress import Bar
+from .regression import LEVELS
 from .result import Evaluation
-from .settings import reproduction
-from .streams import Points
+from .stages import Outcome, Stages, identity
 
 if TYPE_CHECKING:
-    from ..likelihoods import Likelihood
-    from ..predict import Predictive
-
-ROWS = 256
-"""Rows a batch of tensors that came without a loader."""
+    from .arguments import Questions
+    from .attack import Attack
+    from .corruption import Corruptions
+    from .pixels import Pixels
 
 
 def evaluate(
@@ -36,6 +33,14 @@ def evaluate(
     samples: int = 32,
     seed: int = 0,
     ood: Mapping[str, Any] | None = None,
+    pixels: Pixels | None = None,
+    corruptions: Corruptions | bool | None = None,
+    reference: Evaluation | None = None,
+    attack: Attack | bool | None = None,
+    temperature: Any = None,
+    selective: Sequence[float] = (0.9, 0.95, 0.99, 0.999),
+    replicates: int = 200,
+    resume: str | os.PathLike[str] | None = None,
     mean_only: bool = False,
     chunk: int | None = None,
     history: Iterable[Mapping[str, Any]] | None = None,
@@ -47,199 +52,108 @@ def evaluate(
     levels: tuple[float, ...] = LEVELS,
     ignore_index: int | None = None,
 ) -> Evaluation:
-    """Ask a model, Bayesian or not, whether it is right and whether it knows when it is not.
+    """Ask a model, Bayesian or not, whether it is right, whether it knows when it is not, and whether it holds up.
 
     loader: batches of (inputs, targets); a pair of tensors, or a Dataset, will do.
     task: as in `predict`; None means what the model was fitted for.
     samples, seed, mean_only, chunk: as in `predict`, which is called once per batch.
     ood: loaders of data that the model should doubt, by name (targets are not looked at).
+    pixels: how the inputs came from pixels in [0, 1], for corruptions and attack; None where they are pixels.
+    corruptions: a sweep over spoilt images, `Corruptions()` or True; reference: the Evaluation of another model with
+    the same sweep, against which mCE is computed.
+    attack: an `Attack`, or True for the one of the Variance Networks paper. Unless it says how many networks are asked
+    after each iteration, they are as many as its gradients take, and no more than ``samples``.
+    temperature: held-out data (not the test data) to fit one temperature on; the model stays as it is.
+    selective: accuracies one may wish for, each with the share of data that can then be answered.
+    replicates: of the bootstrap behind the confidence intervals; 0 for none.
+    resume: a file that remembers every finished stage, so that the same call goes on after an interruption and ends
+    with the same numbers; a file of another model, other options or other data is refused. It stays when all is done:
+    the same call again answers from it.
     history: the rows of training, for the curves of the report. name: what tables call the model.
     bins, min_count, adaptive: the binning of ECE and MCE (`reliability`); levels: the nominal levels of the intervals.
     ignore_index: the label that does not count (the border of a segmentation).
 
-    Memory does not grow with the data, but for three scores a point where ``ood`` is given.
+    Everything is computed in a stream; what is kept are a few float32 scalars a point.
 
+    >>> import torch
     >>> import leanbayes as lb
     >>> x, y = torch.randn(64, 4), torch.randint(3, (64,))
     >>> result = lb.evaluate(nn.Linear(4, 3), (x, y), task="classification", samples=1, progress=False)
-    >>> sorted(result.metrics)
-    ['accuracy', 'brier', 'confidence', 'ece', 'mce', 'nll']
+    >>> result.metrics.keys() >= {"accuracy", "nll", "ece", "aurc"}, result.interval("accuracy") is not None
+    (True, True)
     """
-    from ..predict import predict, resolve_task
+    from ..predict import resolve_task
 
-    sets, rows = _check_ood(ood), _history(history)
     meaning = resolve_task(model, task)
-    answers = _Answers(meaning, bins, min_count, adaptive, levels, ignore_index)
-    options: dict[str, Any] = {"samples": samples, "seed": seed, "chunk": chunk, "mean_only": mean_only}
-    inside, outside = Points(), {label: Points() for label in sets}
-    seconds, engine = 0.0, ""
-    costs: dict[str, float] = {}
-    trouble: list[str] = []
-    with _progress(progress) as track:
-        for batch in track(loader, "test data"):
-            inputs, targets = batches.split(batch)
-            if targets is None:
-                raise EvaluationError(
-                    f"expected batches of (inputs, targets), received {type(batch).__name__} without targets; "
-                    f"data without labels can only be given as ood={{name: loader}}"
-                )
-            if batches.size(inputs) == 0:
-                continue
-            if not answers.count:  # at the start, not after an hour of predictions
-                costs, trouble = _cost(model, batches.rows(inputs, 0, 1))
-            began = time.perf_counter()
-            pred = predict(model, inputs, task=meaning, **options)
-            seconds += time.perf_counter() - began
-            engine = pred.engine
-            answers.update(pred, targets)
-            if sets:
-                inside.update(**_scores(pred, answers.count - len(pred), "test data"))
-        checks.nonempty(answers.count, "loader")
-        for label, other in sets.items():
-            for batch in track(other, f"ood: {label}"):
-                inputs, _ = batches.split(batch)
-                if batches.size(inputs):
-                    pred, points = predict(model, inputs, task=meaning, **options), outside[label]
-                    points.update(**_scores(pred, points.count, f"ood[{label!r}]"))
-            checks.nonempty(outside[label].count, f"ood[{label!r}]")
-
-    ranks, histograms = out_of_domain.compare_sets(inside.compute(), {k: v.compute() for k, v in outside.items()})
-    costs["predict_seconds"] = seconds / answers.count
-    if trained := [row["seconds"] for row in rows if isinstance(row.get("seconds"), (int, float))]:
-        costs["train_seconds"] = float(sum(trained))
-    settings = reproduction(
-        {"task": meaning.task, "likelihood": str(meaning), **options, **answers.settings, "engine": engine}
-    )
-    return Evaluation(
-        name=name or type(model).__name__,
-        task=meaning.task,
-        count=answers.count,
-        metrics=answers.stream.compute() | ranks,
-        curves=answers.stream.curves() | ({"ood": histograms} if histograms else {}),
-        cost=costs,
-        settings=settings | ({"ood": {k: v.count for k, v in outside.items()}} if sets else {}),
-        history=rows,
-        notes=answers.notes() + trouble,
-    )
+    (first, _), loader = feed.peek(loader)
+    asked = (ood, pixels, corruptions, reference, attack, temperature, selective, replicates, samples, mean_only)
+    questions = arguments.questions(meaning.task, loader, first, *asked)
+    rows = arguments.history(history)
+    ignore = ignore_index if ignore_index is not None else getattr(meaning, "ignore_index", None)
+    binning = {"bins": bins, "min_count": min_count, "adaptive": adaptive, "ignore_index": ignore}
+    options = {"samples": samples, "seed": seed, "chunk": chunk, "mean_only": mean_only}
+    with Bar(shown=progress) as bar:
+        asker = Asker(model, meaning, options, binning, tuple(levels), bar)
+        stages = Stages(resume, {} if resume is None else _identity(asker, loader, questions))
+        try:
+            outcomes = dict(_outcomes(asker, loader, first, questions, stages))
+        except KeyboardInterrupt as stop:
+            if resume is not None:
+                stop.add_note(f"{len(stages.outcomes)} stages are done; the same call goes on from {os.fspath(resume)}")
+            raise
+        bar.stage("putting it together")
+        return findings(name or type(model).__name__, asker, questions, outcomes, rows)
 
 
-class _Answers:
-    """The stream that fits the task, and how a Predictive is fed to it."""
-
-    stream: Classification | Regression
-
-    def __init__(
-        self,
-        meaning: Likelihood,
-        bins: int,
-        min_count: int,
-        adaptive: bool,
-        levels: tuple[float, ...],
-        ignore: int | None,
-    ) -> None:
-        self.count = 0
-        if meaning.task == "regression":
-            self.stream = Regression(levels=levels)
-            self.settings: dict[str, Any] = {"levels": list(levels)}
-        elif meaning.task in ("classification", "segmentation"):
-            self.settings = {"bins": bins, "min_count": min_count, "adaptive": adaptive}
-            ignore = ignore if ignore is not None else getattr(meaning, "ignore_index", None)
-            self.stream = Classification(bins=bins, min_count=min_count, adaptive=adaptive, ignore_index=ignore)
-        else:
-            raise EvaluationError(
-                f"expected a task of classification, segmentation or regression, received {meaning.task!r}; "
-                f"say which metrics apply: evaluate(..., task='regression')"
-            )
-
-    def update(self, pred: Predictive, targets: Any) -> None:
-        """Add a batch."""
-        if isinstance(self.stream, Regression):
-            checks.regression(targets, self.count, mean=pred.mean)  # before anything reshapes them
-            log_prob = pred.log_prob(targets)
-            intervals = {level: pred.interval(level) for level in self.stream.levels}
-            self.stream.update(targets, mean=pred.mean, log_prob=log_prob, intervals=intervals)
-        else:
-            self.stream.update(pred.probs, targets)
-        self.count += len(pred)
-
-    def notes(self) -> list[str]:
-        """What a reader should know."""
-        return self.stream.notes() if isinstance(self.stream, Classification) else []
+def _outcomes(
+    asker: Asker, loader: Any, first: Any, questions: Questions, stages: Stages
+) -> Iterator[tuple[str, Outcome]]:
+    """Every stage in turn, each done once."""
+    bar = asker.bar
+    works = list(_works(asker, loader, first, questions))
+    for stage, amount, _ in works:
+        bar.expect(0 if stages.done(stage) else amount)
+    if questions.attack is not None:
+        behind = asking.SLICE * sum(stage.startswith("attack ") for stage in stages.outcomes)
+        left = max(min(feed.length(loader) or 0, questions.attack.limit or sys.maxsize) - behind, 0)
+        bar.expect(left * asking.work_of_attack(questions.attack, asker.options["samples"]))
+    for stage, _, work in works:
+        bar.stage(stage.replace("_", " "))
+        yield stage, stages.once(stage, work)
+    if questions.attack is not None and questions.pixels is not None:
+        bar.stage("attack")
+        for stage, work in asking.attacked_data(asker, loader, questions.attack, questions.pixels):
+            yield stage, stages.once(stage, work)
 
 
-def stream(data: Any) -> Iterator[Any]:
-    """Batches of whatever holds data: a loader, a list of batches, a Dataset, a tensor, or a tuple of tensors.
+def _works(asker: Asker, loader: Any, first: Any, questions: Questions) -> Iterator[tuple[str, int | None, Any]]:
+    """The name of each stage, the data it looks at, and what it does."""
+    count = feed.length(loader)
+    yield "cost", 0, lambda: asking.costs(asker, first)  # at the start, not after an hour of predictions
+    yield "test data", count, lambda: asking.known_data(asker, loader, scored=bool(questions.ood))
+    for label, other in questions.ood.items():
+        yield f"ood {label}", feed.length(other), lambda a=label, b=other: asking.other_data(asker, a, b)
+    if questions.temperature is not None:
+        amount = (count or 0) + (feed.length(questions.temperature) or 0)
+        yield "temperature", amount, lambda: asking.scaled_data(asker, questions.temperature, loader)
+    if questions.corruptions is not None:
+        from .corruption import cells
 
-    >>> [len(x) for x, y in stream((torch.zeros(600, 2), torch.zeros(600)))]
-    [256, 256, 88]
-    """
-    if isinstance(data, Tensor) or (isinstance(data, tuple) and data and all(isinstance(t, Tensor) for t in data)):
-        parts = data if isinstance(data, tuple) else (data,)
-        if len({len(part) for part in parts}) > 1:
-            raise EvaluationError(
-                f"expected as many targets as inputs, received {' and '.join(str(len(part)) for part in parts)} rows"
-            )
-        return (batches.rows(data, at, at + ROWS) for at in range(0, len(parts[0]), ROWS))
-    if isinstance(data, torch.utils.data.Dataset) and not isinstance(data, torch.utils.data.IterableDataset):
-        return iter(torch.utils.data.DataLoader(data, batch_size=ROWS))
-    try:
-        return iter(data)
-    except TypeError:
-        raise EvaluationError(
-            f"expected a loader, a Dataset or a tuple of tensors, received {type(data).__name__}; "
-            f"try torch.utils.data.DataLoader(dataset, batch_size=256)"
-        ) from None
+        amount = min(count or 0, questions.corruptions.limit or sys.maxsize)
+        for kind, severity in cells(questions.corruptions, tuple(batches.first_tensor(first).shape[1:])):
+            cell = (asker, loader, kind, severity, questions.corruptions, questions.pixels)
+            yield f"{kind} {severity}", amount, lambda cell=cell: asking.corrupted_data(*cell)
 
 
-def _scores(pred: Predictive, start: int, name: str) -> dict[str, Tensor]:
-    scores = out_of_domain.scores(pred)
-    for score, values in scores.items():
-        checks.finite(values, f"{score} of {name}", start)
-    return scores
-
-
-def _check_ood(ood: Mapping[str, Any] | None) -> dict[str, Any]:
-    if ood is None:
-        return {}
-    if not isinstance(ood, Mapping):
-        raise EvaluationError(
-            f"ood: expected loaders by name, received {type(ood).__name__}; for example ood={{'noise': loader}}"
-        )
-    return {str(name): loader for name, loader in ood.items()}
-
-
-def _history(history: Iterable[Mapping[str, Any]] | None) -> list[dict[str, Any]]:
-    """Plain rows: numbers and words, as JSON can hold them."""
-    rows = [dict(row) for row in history or ()]
-    return [{str(k): v for k, v in row.items() if isinstance(v, (int, float, str, type(None)))} for row in rows]
-
-
-def _cost(model: nn.Module, example: Any) -> tuple[dict[str, float], list[str]]:
-    """Parameters, MACs and bytes; a note where they cannot be counted, since quality can be measured all the same."""
-    from ..cost import cost
-
-    try:
-        found = cost(model, example)
-    except LeanBayesError as error:
-        return {}, [f"The cost could not be counted: {error}"]
-    return {key: getattr(found, key) for key in ("parameters", "active_parameters", "macs", "bytes")}, []
-
-
-@contextlib.contextmanager
-def _progress(shown: bool) -> Iterator[Any]:
-    """Yield ``track(data, text)``, which goes through batches and shows how far it is."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    console = Console(stderr=True)
-    with Progress(*columns, console=console, transient=True, disable=not (shown and console.is_terminal)) as bar:
-
-        def track(data: Any, text: str) -> Iterable[Any]:
-            try:
-                total = len(data) if not isinstance(data, (Tensor, tuple, torch.utils.data.Dataset)) else None
-            except TypeError:
-                total = None
-            return bar.track(stream(data), total=total, description=text)
-
-        yield track
+def _identity(asker: Asker, loader: Any, questions: Questions) -> dict[str, Any]:
+    data = {"test data": loader} | {f"ood {label}": other for label, other in questions.ood.items()}
+    if questions.temperature is not None:
+        data["temperature"] = questions.temperature
+    for what, held in data.items():
+        feed.repeatable(held, what, "resume=")
+    configs = {
+        field: None if (chosen := getattr(questions, field)) is None else config.to_dict(chosen)
+        for field in ("corruptions", "attack", "pixels")
+    }
+    levels = {"levels": list(asker.levels)}
+    return identity(asker.model, asker.meaning, {**asker.options, **asker.binning, **levels, **configs}, data)

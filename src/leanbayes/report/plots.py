@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from . import columns
 from .figure import GRID, INK, MUTED, SURFACE, canvas, colour, label, legend, percent_axis, svg
+from .metrics import SCORES
 
 if TYPE_CHECKING:
     from ..evaluate.result import Evaluation
@@ -103,22 +104,29 @@ def confidence(histogram: Mapping[str, Any]) -> str:
         return svg(figure, "Confidence of right and of wrong answers")
 
 
-def ood_histogram(histogram: Mapping[str, Any], auroc: float | None = None) -> str:
-    """The score of the test data and of out-of-domain data, each as a share of its own; apart is good.
+def ood_histograms(histograms: Sequence[Mapping[str, Any]], aurocs: Sequence[float | None]) -> str:
+    """The scores of the test data and of one out-of-domain set, each as a share of its own; apart is good.
 
-    histogram: set, score, edges, and the counts inside and outside of the domain.
+    histograms: set, score, edges, and the counts inside and outside of the domain; a panel for each score.
     """
-    name = label(str(histogram["set"]))
-    score = columns.SCORES.get(histogram["score"], str(histogram["score"]))
-    with canvas() as (figure, ax):
-        _steps(ax, histogram["edges"], histogram["inside"], colour(0), "test data")
-        _steps(ax, histogram["edges"], histogram["outside"], colour(1), name)
-        ax.set(
-            xlim=(histogram["edges"][0], histogram["edges"][-1]), ylim=(0, None), xlabel=score, ylabel="share of data"
-        )
-        percent_axis(ax, "y")
-        legend(ax, "" if auroc is None else f"AUROC {auroc:.3f}")
-        return svg(figure, f"{score} of test data and of {name}")
+    name, count = label(str(histograms[0]["set"])), len(histograms)
+    with canvas(count, height=max(3.5, 0.3 + 1.55 * count)) as (figure, drawn):
+        for ax, histogram, auroc in zip([drawn] if count == 1 else drawn, histograms, aurocs, strict=True):
+            score = SCORES.get(histogram["score"], str(histogram["score"]))
+            _steps(ax, histogram["edges"], histogram["inside"], colour(0), "test data")
+            _steps(ax, histogram["edges"], histogram["outside"], colour(1), name)
+            edges = histogram["edges"][0], histogram["edges"][-1]
+            ax.set(xlim=edges, ylim=(0, None), xlabel=score, ylabel="share of data" if count == 1 else "share")
+            ax.locator_params(axis="y", nbins=4)
+            ax.locator_params(axis="x", nbins=7)
+            percent_axis(ax, "y")
+            title = "" if auroc is None else f"AUROC {auroc:.3f}"
+            if histogram is histograms[0]:
+                legend(ax, title)
+            else:
+                ax.set_title(title, loc="right", fontsize=10, color=INK[0])
+        figure.align_ylabels()
+        return svg(figure, f"Scores of test data and of {name}")
 
 
 def coverage(curves: Mapping[str, Mapping[str, Any]]) -> str:
@@ -168,7 +176,7 @@ def training(history: Sequence[Mapping[str, Any]]) -> str:
 
 
 def comparison(evaluations: Sequence[Evaluation]) -> str:
-    """The main numbers of all models as dots on a scale each; the bar at the accuracy is its 95 % sampling interval."""
+    """The main numbers of all models as dots on a scale each, with bars where their 95 % intervals are known."""
     shown = columns.quality(evaluations, full=False)
     shown = [c for c in shown if c.better != "none" and c.key != "brier"][:6]
     count = len(evaluations)
@@ -178,9 +186,11 @@ def comparison(evaluations: Sequence[Evaluation]) -> str:
             for row, evaluation in enumerate(evaluations):
                 if (value := column.value(evaluation)) is None:
                     continue
-                if column.key == "accuracy":
+                if (ends := column.ends(evaluation)) is None and column.key == "accuracy":
                     spread = 1.96 * math.sqrt(max(value * (1 - value), 0) / max(evaluation.count, 1))
-                    ax.plot([value - spread, value + spread], [row] * 2, color=colour(row), alpha=0.4, linewidth=4)
+                    ends = value - spread, value + spread
+                if ends is not None:
+                    ax.plot(ends, [row] * 2, color=colour(row), alpha=0.4, linewidth=4)
                 face = colour(row) if row in best or not best else SURFACE[0]
                 ax.plot(value, row, "o", color=colour(row), markerfacecolor=face, markersize=6.5, zorder=3)
             if column.better == "nominal":

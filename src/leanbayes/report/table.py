@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from . import columns
+from .sections import Section, sections
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -14,18 +15,22 @@ if TYPE_CHECKING:
 
     from ..evaluate.result import Evaluation
 
+MARKS = {"best": ("*", "bold green"), "noise": ("~", "green")}
 
-def table(header: Sequence[str], rows: Sequence[Sequence[str]], best: Collection[tuple[int, int]] = ()) -> Table:
+
+def table(
+    header: Sequence[str], rows: Sequence[Sequence[str]], marks: Mapping[tuple[int, int], columns.Mark] | None = None
+) -> Table:
     """A rich table of text; the first column names the row, the others are numbers.
 
-    best: cells (row, column) to mark: bold, and with an asterisk for where there is no bold. The mark goes before the
-    number so that digits stay under digits.
+    marks: of cells (row, column): "best" is bold, with an asterisk for where there is no bold; "noise" has a tilde. The
+    mark goes before the number so that digits stay under digits.
 
-    >>> print(as_text(table(["model", "ECE"], [["a", "0.1"], ["b", "0.2"]], best={(0, 1)})))
+    >>> print(as_text(table(["model", "ECE"], [["a", "0.1"], ["b", "0.2"]], {(0, 1): "best", (1, 1): "noise"})))
      model    ECE
      ────────────
      a       *0.1
-     b        0.2
+     b       ~0.2
     """
     from rich import box
     from rich.table import Table
@@ -35,46 +40,63 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]], best: Collection
     for column, name in enumerate(header):
         result.add_column(Text(name), justify="right" if column else "left", no_wrap=True)
     for row, cells in enumerate(rows):
-        marks = [(row, column) in best for column in range(len(cells))]
-        result.add_row(
-            *(Text(f"*{c}", style="bold green") if m else Text(c) for c, m in zip(cells, marks, strict=True))
-        )
+        shown = []
+        for column, cell in enumerate(cells):
+            sign, style = MARKS.get((marks or {}).get((row, column), ""), ("", ""))
+            value, _, spread = cell.partition("\n")
+            text = Text(sign + value, style=style)
+            shown.append(text.append("\n" + spread, style="dim not bold") if spread else text)
+        result.add_row(*shown)
     return result
 
 
 def comparison_table(evaluations: Sequence[Evaluation]) -> RenderableType:
-    """One row a model: the main numbers of quality, then of cost."""
+    """One row a model: the main numbers of quality with half their 95 % intervals, then of cost."""
     from rich.console import Group
 
     quality = columns.quality(evaluations, full=False)
     costs = [c for c in columns.cost(evaluations) if c.key in ("parameters", "train_seconds", "predict_seconds")]
     shown = quality + costs
-    best = {(row, at) for at, c in enumerate(shown, 1) for row in columns.best(c, evaluations)}
-    rows = [[e.name, *(c.text(e) for c in shown)] for e in evaluations]
+    marks = {(row, at): mark for at, c in enumerate(shown, 1) for row, mark in columns.marks(c, evaluations).items()}
+    rows = [
+        [e.name, *("\n".join(filter(None, (c.text(e), c.spread(e) if c in quality else ""))) for c in shown)]
+        for e in evaluations
+    ]
     notes = [f"{e.name}: {note}" for e in evaluations for note in e.notes]
-    footer = conditions(evaluations) + ("; * best of its column" if best else "")
     header = ["Model", *(c.label.replace(" ", "\n", 1) for c in shown)]  # two lines keep it narrow
-    return Group(table(header, rows, best), _small("", footer, *notes))
+    footer = "; ".join(filter(None, (conditions(evaluations), legend(marks, evaluations))))
+    return Group(table(header, rows, marks), _small("", footer, *notes))
+
+
+def legend(marks: Mapping[tuple[int, int], columns.Mark], evaluations: Sequence[Evaluation]) -> str:
+    """What the marks mean, those that there are."""
+    parts = ["* best of its column"] if "best" in marks.values() else []
+    if "noise" in marks.values():
+        parts.append("~ no worse than the best beyond noise (95 %, paired bootstrap)")
+    if columns.noise_known(evaluations):
+        parts.append("± half the 95 % interval")
+    return "; ".join(parts)
 
 
 def evaluation_table(evaluation: Evaluation) -> RenderableType:
     """One row a metric, with what it means: the whole answer about one model."""
     from rich.console import Group
 
-    single, intervals, ranks = columns.grouped(evaluation)
-    shown = single + columns.cost([evaluation])
-    main = table([evaluation.name, "", ""], [[c.label, c.text(evaluation), c.meaning] for c in shown])
-    main.columns[2].justify, main.columns[2].style, main.columns[2].no_wrap = "left", "dim", False
-    parts: list[RenderableType] = [main]
-    if intervals:
-        rows = [[level, *(c.text(evaluation) for c in pair)] for level, pair in intervals.items()]
-        parts += ["", table(["Interval", "Truths inside", "Mean width"], rows)]
-    if ranks:
-        rows = [[*name, *(c.text(evaluation) for c in three)] for name, three in ranks.items()]
-        other = table(["Out of domain", "by", "AUROC", "AUPR", "FPR95"], rows)
-        other.columns[1].justify = "left"
-        parts += ["", other]
-    return Group(*parts, _small("", conditions([evaluation]), *evaluation.notes))
+    parts: list[RenderableType] = []
+    for number, section in enumerate(sections(evaluation)):
+        parts += ["", _explained(section, evaluation.name if not number else section.title)]
+    return Group(*parts[1:], _small("", conditions([evaluation]), *evaluation.notes))
+
+
+def _explained(section: Section, title: str) -> Table:
+    """A section, its meanings in a last column."""
+    if not section.meanings:
+        return table([title if not section.header[0] else section.header[0], *section.header[1:]], section.rows)
+    rows = [[*row, meaning] for row, meaning in zip(section.rows, section.meanings, strict=True)]
+    result = table([title, *section.header[1:], ""], rows)
+    last = result.columns[-1]
+    last.justify, last.style, last.no_wrap = "left", "dim", False
+    return result
 
 
 def as_text(renderable: RenderableType, width: int = 200) -> str:
@@ -99,6 +121,7 @@ def conditions(evaluations: Sequence[Evaluation]) -> str:
     settings = [e.settings for e in evaluations if columns.is_sampled(e)]
     if settings:
         samples, seeds = {s["samples"] for s in settings}, {s.get("seed") for s in settings}
-        parts.append(f"{samples.pop()} samples" if len(samples) == 1 else f"{min(samples)} to {max(samples)} samples")
+        number = samples.pop() if len(samples) == 1 else f"{min(samples)} to {max(samples)}"
+        parts.append(f"{number} sample{'' if number == 1 else 's'}")
         parts[-1] += f", seed {seeds.pop()}" if len(seeds) == 1 else ""
     return "; ".join(parts)

@@ -1,0 +1,60 @@
+"""The pieces a page is made of: escaped text, figures and tables in cards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+
+def text(text: str) -> str:
+    """Safe as text and as an attribute; a number keeps its unit on the line."""
+    return escape(text).replace(" %", "&nbsp;%").replace(" ↑", "&nbsp;↑").replace(" ↓", "&nbsp;↓")
+
+
+def figure(title: str, picture: str, caption: str) -> str:
+    return f"<figure class=card><h3>{text(title)}</h3>{picture}<figcaption>{text(caption)}</figcaption></figure>"
+
+
+def card(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    head = "".join(f"<th scope=col>{text(h)}</th>" for h in header)
+    body = "".join(
+        f"<tr><th scope=row>{text(row[0])}</th>{''.join(f'<td>{text(cell)}</td>' for cell in row[1:])}</tr>"
+        for row in rows
+    )
+    top = f"<thead><tr>{head}</tr></thead>" if any(header) else ""
+    table = f"<table>{top}<tbody>{body}</tbody></table>"
+    return f"<div class=card><h3>{text(title)}</h3><div class=scroll>{table}</div></div>"
+
+
+def grid(cards: Iterable[str], kind: str = "grid") -> str:
+    inner = "".join(cards)
+    return f'<div class="{kind}">{inner}</div>' if inner else ""
+
+
+def columns(cards: Iterable[str]) -> str:
+    """Cards of different heights, one under the other in as many columns as there is room for."""
+    return f"<div class=columns>{''.join(cards)}</div>"
+
+
+def heat_map(cells: Sequence[Mapping[str, Any]], key: str = "accuracy") -> str:
+    """Corruptions by severities: per cent in every cell, the paler the worse."""
+    names = list(dict.fromkeys(str(cell["corruption"]) for cell in cells))
+    levels = sorted({int(cell["severity"]) for cell in cells})
+    found = {(str(cell["corruption"]), int(cell["severity"])): cell.get(key) for cell in cells}
+    rows = []
+    for name in names:
+        values = [found.get((name, level)) for level in levels]
+        body = "".join(_warm(value) for value in values)
+        rows.append(f"<tr><th scope=row>{text(name.replace('_', ' '))}</th>{body}</tr>")
+    head = "".join(f"<th scope=col>{level}</th>" for level in levels)
+    return (
+        f"<div class=scroll><table class=heat><thead><tr><th scope=col>Severity</th>{head}</tr></thead>"
+        f"<tbody>{''.join(rows)}</tbody></table></div>"
+    )
+
+
+def _warm(value: Any) -> str:
+    if not isinstance(value, (int, float)):
+        return "<td>–</td>"
+    return f'<td style="--v:{min(max(value, 0), 1):.3f}">{100 * value:.0f}</td>'

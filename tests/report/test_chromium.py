@@ -1,0 +1,101 @@
+"""The page in a real browser, headless: it asks nobody for anything, fits a phone, knows the dark, and prints."""
+
+import json
+import re
+import shutil
+import subprocess
+from html import escape
+from pathlib import Path
+
+import pytest
+
+from leanbayes.report.html import page
+from tests.report.examples import NASTY, regression, rich
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
+
+
+def browse(folder, *arguments):
+    """What a browser prints about a page; whatever it would fetch from a network fails, and is logged."""
+    calm = ("--disable-background-networking", "--no-first-run", "--disable-extensions", "--virtual-time-budget=2000")
+    command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", *calm]
+    command += [f"--user-data-dir={folder}/profile", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pages")
+    evaluations = {
+        "one": [rich()],
+        "several": [rich("a plain network", 3.0), rich("mean-field"), rich("weaker", skill=2.0)],
+        "nasty": [rich(NASTY), rich(NASTY + "2")],
+        "regression": [regression("a"), regression("b", 0.2)],
+    }
+    for name, found in evaluations.items():
+        (folder / f"{name}.html").write_text(page(found), encoding="utf-8")
+    return folder
+
+
+MEASURE = """
+<!DOCTYPE html><meta charset="utf-8"><body style="margin:0">
+<iframe id="f" style="border:0; width:{width}px; height:4000px" srcdoc="{page}"></iframe>
+<pre id="found"></pre>
+<script>
+  document.getElementById("f").onload = function () {{
+    var d = this.contentDocument, w = this.contentWindow, out = [];
+    d.querySelectorAll("main *").forEach(function (e) {{
+      var box = e.getBoundingClientRect();
+      if (box.right > {width} + 1 && !e.closest(".scroll, svg")) out.push(e.tagName + "." + e.className);
+    }});
+    var found = {{width: d.documentElement.scrollWidth, out: out.slice(0, 5), svgs: d.querySelectorAll("svg").length,
+      fetched: w.performance.getEntriesByType("resource").map(function (r) {{ return r.name; }}),
+      small: Array.from(d.querySelectorAll("p, dd, td, th, figcaption, small")).filter(function (e) {{
+        return parseFloat(w.getComputedStyle(e).fontSize) < 10; }}).length}};
+    document.getElementById("found").textContent = JSON.stringify(found);
+  }};
+</script>
+"""
+
+
+def measured(folder, name, width):
+    """What a script finds in the page, at a width of the window."""
+    text = (folder / f"{name}.html").read_text(encoding="utf-8")
+    frame = folder / f"{name}-{width}.html"
+    frame.write_text(MEASURE.format(width=width, page=escape(text)), encoding="utf-8")
+    dom = browse(folder, "--window-size=1400,4100", "--dump-dom", frame.as_uri())
+    return json.loads(re.search(r'<pre id="found">(.*?)</pre>', dom, re.DOTALL)[1])
+
+
+@pytest.mark.parametrize("name", ["one", "several", "nasty", "regression"])
+def test_it_fits_a_phone_and_fetches_nothing(pages, name):
+    found = measured(pages, name, 390)
+    assert found["fetched"] == []
+    assert found["width"] <= 390
+    assert found["out"] == []
+    assert found["small"] == 0
+    assert found["svgs"] >= 1
+
+
+def test_dark_is_dark_and_light_is_light(pages):
+    image = pytest.importorskip("PIL.Image")
+    brightness = {}
+    for mode, flags in {"light": (), "dark": ("--blink-settings=preferredColorScheme=0",)}.items():
+        target = pages / f"{mode}.png"
+        shot = (f"--screenshot={target}", "--window-size=1000,1200", (pages / "one.html").as_uri())
+        browse(pages, *flags, *shot)
+        with image.open(target) as picture:
+            assert picture.size == (1000, 1200)
+            pixels = picture.convert("L").resize((50, 60)).tobytes()
+            brightness[mode] = sum(pixels) / len(pixels)
+    assert brightness["light"] > 200
+    assert brightness["dark"] < 60
+
+
+def test_it_prints_on_a_few_pages(pages):
+    target = pages / "page.pdf"
+    browse(pages, f"--print-to-pdf={target}", "--no-pdf-header-footer", (pages / "one.html").as_uri())
+    data = Path(target).read_bytes()
+    assert data.startswith(b"%PDF")
+    assert 2 <= len(re.findall(rb"/Type\s*/Page\b", data)) <= 8
