@@ -75,7 +75,7 @@ def test_the_zero_mean_pair_is_a_constant_whatever_the_spread() -> None:
     wide, narrow = (ZeroMeanGaussian.from_tensor(torch.zeros(2, dtype=torch.double), std=s) for s in (1.0, 1e-3))
     (a, error_a), (b, error_b) = sampled(wide, LogUniform()), sampled(narrow, LogUniform())
     assert ((a - b).abs() < 4 * (error_a + error_b)).all()
-    for name in (None, *NAMES):
+    for name in (None, *NAMES, "monte carlo"):
         assert torch.equal(kl(wide, LogUniform(), name), torch.zeros(2))
         assert kl_kind(wide, LogUniform(), name) == "up to a constant"
     # It is the limit of the Gaussian pair, and continuous with it.
@@ -93,8 +93,64 @@ def test_students_t_of_tiny_df_behaves_as_the_log_uniform() -> None:
     assert (torch.stack(offsets) - offsets[0]).abs().max() < 5e-3
 
 
+@pytest.mark.parametrize("posterior", POSTERIORS)
+@pytest.mark.parametrize("prior", [StudentT(2.0, 0.3, 0.5), StudentT(1e-16), StudentT(100.0, scale=1e-3)], ids=repr)
+def test_the_exact_students_pair_is_what_its_sampled_one_averages_to(posterior: str, prior: StudentT) -> None:
+    q = build(posterior, 0.5, -1.5)
+    expected, error = sampled(q, prior)
+    assert kl_kind(q, prior, "exact") == "exact"
+    assert ((kl(q, prior, "exact") - expected).abs() < 4.5 * error).all()
+    torch.manual_seed(1)
+    terms = kl(build(posterior, 0.5, -1.5, repeat=100_000), prior, "monte carlo").detach()
+    assert ((terms.mean(0) - kl(q, prior, "exact")).abs() < 4.5 * terms.std(0) / 100_000**0.5).all()
+    single = POSTERIORS[posterior](torch.tensor([0.5, -1.5]))
+    assert torch.allclose(kl(single, prior, "exact").double(), kl(q, prior, "exact"), rtol=2e-6)
+
+
+def test_the_exact_students_pair_is_the_log_uniform_one_in_the_limit() -> None:
+    # Variance networks, equation 27: they differ by one constant, whatever theta and alpha; and so do their slopes.
+    p, offsets = StudentT(df=1e-16), []
+    for log_alpha in (-8.0, -2.0, 1.0, 9.0):
+        for theta in (1e-3, 0.5, 40.0):
+            q = MultiplicativeGaussian.from_tensor(torch.full((3,), theta), "layer", log_alpha, requires_grad=True)
+            exact, limit = kl(q, p, "exact"), kl(q, LogUniform(), "exact")
+            (slope,) = torch.autograd.grad(exact.sum(), q.log_alpha)
+            (other,) = torch.autograd.grad(limit.sum(), q.log_alpha)
+            assert torch.allclose(slope, other, rtol=1e-3, atol=1e-6)
+            offsets.append((exact - limit).mean())
+    assert (torch.stack(offsets) - offsets[0]).abs().max() < 2e-5
+
+
+def test_the_exact_students_pair_survives_weights_of_zero_and_half_precision() -> None:
+    for w in (torch.zeros(3), torch.tensor([0.0, 1e-30, 1.0])):
+        q = MultiplicativeGaussian.from_tensor(w, "layer", requires_grad=True)
+        value = kl(q, StudentT(1e-16), "exact")
+        assert value.isfinite().all()
+        assert all(g.isfinite().all() for g in torch.autograd.grad(value.sum(), list(q.parameters())))
+    half = MultiplicativeGaussian.from_tensor(torch.ones(3, dtype=torch.bfloat16), "layer")
+    assert kl(half, StudentT(1e-16), "exact").dtype == torch.bfloat16
+    assert kl(half, StudentT(1e-16), "exact").float().mean().item() == pytest.approx(
+        kl(half.float(), StudentT(1e-16), "exact").mean().item(), rel=0.01
+    )
+
+
+@pytest.mark.parametrize("posterior", ["Gaussian", "Multiplicative"])
+@pytest.mark.parametrize("log_alpha", [-6.0, -1.0, 2.0, 12.0])
+def test_equation_nine_averages_to_the_exact_log_uniform_kl(posterior: str, log_alpha: float) -> None:
+    w = torch.tensor([0.5, -1.5], dtype=torch.double).expand(200_000, -1)
+    if posterior == "Gaussian":
+        q: Posterior = Gaussian.from_tensor(w, std=torch.tensor(log_alpha / 2).exp() * w.abs())
+    else:
+        q = MultiplicativeGaussian.from_tensor(w, "layer", log_alpha=log_alpha)
+    assert kl_kind(q, LogUniform(), "monte carlo") == "monte carlo"
+    terms = kl(q, LogUniform(), "monte carlo").detach()
+    exact = kl(q, LogUniform(), "exact").detach()
+    assert ((terms.mean(0) - exact[0]).abs() < 4.5 * terms.std(0) / 200_000**0.5).all()
+
+
 WITH_GRADIENT = [(q, p) for q in POSTERIORS for p in PRIORS]
-WITH_GRADIENT += [(q, name) for q in ("Gaussian", "Multiplicative") for name in NAMES]  # for ZeroMean a constant
+WITH_GRADIENT += [(q, name) for q in ("Gaussian", "Multiplicative") for name in (*NAMES, "monte carlo")]
+WITH_GRADIENT += [(q, "exact StudentT") for q in POSTERIORS]  # for ZeroMean the log-uniform ones are constants
 
 
 @pytest.mark.parametrize(("posterior", "prior"), WITH_GRADIENT)
@@ -103,6 +159,8 @@ def test_gradients(posterior: str, prior: str) -> None:
 
     def value(*_: Tensor) -> Tensor:
         torch.manual_seed(0)
+        if prior == "exact StudentT":
+            return kl(q, PRIORS["StudentT"], "exact")
         return kl(q, PRIORS[prior]) if prior in PRIORS else kl(q, LogUniform(), prior)
 
     assert torch.autograd.gradcheck(value, tuple(q.parameters()))
@@ -211,8 +269,10 @@ def test_kinds() -> None:
     q = build("Gaussian", 1.0)
     assert kl_kind(q, Normal()) == "exact"
     assert kl_kind(q, StudentT()) == "monte carlo"
+    assert kl_kind(q, StudentT(), "exact") == "exact"
     assert kl_kind(q, LogUniform()) == kl_kind(q, LogUniform(), "molchanov") == "approximation"
     assert kl_kind(q, LogUniform(), "exact") == "up to a constant"
+    assert kl_kind(q, LogUniform(), "monte carlo") == "monte carlo"
 
 
 def test_what_is_unknown_is_refused_with_a_list() -> None:

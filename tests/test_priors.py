@@ -46,6 +46,18 @@ def test_far_tails_stay_finite_in_single_precision(prior: Prior) -> None:
     assert w.grad.isfinite().all()
 
 
+def test_students_t_of_tiny_df_is_finite_in_single_precision() -> None:
+    # variance networks, appendix B: df = 1e-16, where z^2 / df leaves single precision from |z| = 1e11 on
+    prior, double = StudentT(df=1e-16), [1e-30, 1e-12, 1e-8, 1.0, -1e12, 1e30]
+    w = torch.tensor([0.0, *double], requires_grad=True)
+    value = prior.log_prob(w)
+    value.sum().backward()
+    assert w.grad is not None
+    assert w.grad.isfinite().all()
+    expected = torch.distributions.StudentT(torch.tensor(1e-16, dtype=torch.double)).log_prob(w.detach().double())
+    assert torch.allclose(value.double(), expected, rtol=1e-6, atol=1e-5)
+
+
 @pytest.mark.parametrize("prior", [*PROPER, LogUniform()], ids=lambda p: type(p).__name__)
 def test_json_round_trip(prior: Prior) -> None:
     assert from_dict(to_dict(prior)) == prior

@@ -105,12 +105,17 @@ class StudentT(Prior):
 
     def log_prob(self, w: Tensor) -> Tensor:
         """log G((df+1)/2) - log G(df/2) - log(df pi)/2 - log scale - (df+1)/2 log(1 + z^2/df), z = (w - loc)/scale."""
-        import torch
+        from .posteriors.student_t import log1p_square
 
         z = (w - self.loc) / self.scale
-        constant = math.lgamma(0.5 * (self.df + 1)) - math.lgamma(0.5 * self.df)
-        constant -= 0.5 * math.log(self.df * math.pi) + math.log(self.scale)
-        return constant - 0.5 * (self.df + 1) * torch.log1p(z * z / self.df)
+        # z^2 / df may not fit where df is 1e-16, the logarithm does
+        return self.log_peak - 0.5 * (self.df + 1) * log1p_square(z / math.sqrt(self.df))
+
+    @property
+    def log_peak(self) -> float:
+        """log p(loc)."""
+        gammas = math.lgamma(0.5 * (self.df + 1)) - math.lgamma(0.5 * self.df)
+        return gammas - 0.5 * math.log(self.df * math.pi) - math.log(self.scale)
 
 
 @configurable

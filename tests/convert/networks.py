@@ -146,7 +146,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], list[str]]] 
         *(IMAGE, ["0", "3", "7"]),
     ),
     "mlp": (lambda: models.build("mlp", in_features=6, hidden=(8, 4), out_features=2), VECTOR, ["1", "3"]),
-    "lenet5": (lambda: models.build("lenet5", batch_norm=True), (2, 1, 28, 28), ["0", "4", "9"]),
+    "lenet5": (lambda: models.build("lenet5", batch_norm=True), (2, 1, 28, 28), ["conv1", "conv2", "dense1"]),
     "layer norm": (
         lambda: nn.Sequential(nn.Linear(6, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 4), nn.GELU(), nn.Linear(4, 2)),
         *(VECTOR, ["3"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import subprocess
 import sys
 
@@ -76,6 +77,57 @@ def test_lenet5() -> None:
     )
 
 
+def test_lenet5_of_variance_networks() -> None:
+    model = models.build("lenet5", bias=False, batch_norm=True, activation="abs")
+    layers = ["conv1", "bn1", "act1", "pool1", "conv2", "bn2", "act2", "pool2", "flatten", "dense1", "bn3", "act3"]
+    assert [name for name, _ in model.named_children()] == [*layers, "dense2"]
+    assert (model.dense1.in_features, model.dense1.out_features) == (800, 500)
+    for layer in (model.conv1, model.conv2, model.dense1, model.dense2):
+        bound = layer.weight[0].numel() ** -0.5  # W ~ U(+-1/sqrt(fan-in))
+        assert layer.weight.abs().max() <= bound
+        assert layer.weight.std().item() == pytest.approx(bound / 3**0.5, rel=0.1)
+    four = models.build("lenet5", batch_norm="dense")
+    assert [name for name, m in four.named_children() if "BatchNorm" in type(m).__name__] == ["bn3"]
+    assert _count(four) == 431_080 + 1_000
+    x = torch.tensor([-2.0, 3.0])
+    assert model.act3(x).tolist() == [2.0, 3.0]
+    assert isinstance(model.act2, nn.ReLU)
+    assert isinstance(models.build("lenet5", activation="softplus").act3, nn.Softplus)
+
+
+def test_vgg_like() -> None:
+    model = models.build("vgg_like")
+    widths = [3, 64, 64, 128, 128, 256, 256, 256, *[512] * 6]
+    convolutions = sum(9 * a * b + b for a, b in itertools.pairwise(widths))
+    norms = 2 * (sum(widths[1:]) + 512)
+    assert _count(model) == convolutions + norms + 512 * 512 + 512 + 512 * 10 + 10 == 14_991_946
+    names = [name for name, _ in model.named_children()]
+    assert sum(name.startswith("conv") for name in names) == 13
+    assert names[names.index("conv11") :][:4] == ["conv11", "bn11", "act11", "drop11"]
+    rates = {name: m.p for name, m in model.named_children() if isinstance(m, nn.Dropout)}
+    middle = dict.fromkeys((f"drop{n}" for n in (3, 5, 6, 8, 9, 11, 12)), 0.4)
+    assert rates == {"drop1": 0.3, **middle, "drop13": 0.5, "drop14": 0.5}
+    # "Variance Networks" has none in the last stage
+    theirs = models.build("vgg_like", dropout_last=False)
+    assert {n for n, _ in model.named_children()} - {n for n, _ in theirs.named_children()} == {"drop11", "drop12"}
+    small = models.build("vgg_like", width=0.125, dropout=False, activation="abs", in_channels=1, num_classes=4)
+    assert small(torch.zeros(2, 1, 32, 32)).shape == (2, 4)
+    assert small.conv13.out_channels == small.dense1.out_features == 64
+    assert not any(isinstance(m, nn.Dropout) for m in small.modules())
+    large = models.build("vgg_like", width=0.125, image_size=64)
+    assert large(torch.zeros(2, 3, 64, 64)).shape == (2, 10)
+
+
+def test_the_channel_graph_follows_the_new_networks() -> None:
+    from leanbayes.convert.channels import channel_graph
+
+    for name, size, free in (("lenet5", 28, 3), ("vgg_like", 32, 14)):
+        options = {"batch_norm": True} if name == "lenet5" else {"width": 0.125}
+        model = models.build(name, activation="abs", **options)
+        x = torch.zeros(2, 1 if name == "lenet5" else 3, size, size)
+        assert len(channel_graph(model, x).free) == free
+
+
 def test_mlp() -> None:
     model = models.build("mlp", in_features=6, hidden=(5, 4), out_features=3, batch_norm=True, dropout=0.5, bias=False)
     kinds = ["Flatten", *(["Linear", "BatchNorm1d", "ReLU", "Dropout"] * 2), "Linear"]
@@ -89,11 +141,15 @@ def test_mlp() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("vgg", {}, r"expected one of .*lenet5, mlp, resnet18, resnet18_cifar, received 'vgg'"),
+        ("vgg", {}, r"expected one of .*lenet5, mlp, resnet18, resnet18_cifar, vgg_like, received 'vgg'"),
         ("lenet5", {"depth": 3}, r"unexpected keyword argument 'depth'; its options: .*batch_norm"),
         ("mlp", {}, r"missing a required argument: 'in_features'"),
         ("mlp", {"in_features": 0, "hidden": 3, "out_features": 1}, r"widths of 1 or more"),
         ("mlp", {"in_features": 2, "hidden": 3, "out_features": 1, "activation": "sine"}, r"relu, tanh, gelu, silu"),
+        ("lenet5", {"activation": "sine"}, r"relu, softplus, abs, received 'sine'"),
+        ("lenet5", {"batch_norm": "conv"}, r"True, False or 'dense', received 'conv'"),
+        ("vgg_like", {"image_size": 28}, r"image_size of 32 or more, received 28"),
+        ("vgg_like", {"width": 0}, r"width of 1/64 or more, received 0"),
         ("lenet5", {"image_size": 8}, r"image_size of 16 or more, received 8"),
         ("resnet18_cifar", {"width": 0}, r"of 1 or more"),
     ],

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .perceptron import mlp as mlp
     from .resnet import resnet18 as resnet18
     from .resnet import resnet18_cifar as resnet18_cifar
+    from .vgg import vgg_like as vgg_like
 
 _ROOMS = {
     "convnet": "convolutional",
@@ -26,6 +27,7 @@ _ROOMS = {
     "mlp": "perceptron",
     "resnet18": "resnet",
     "resnet18_cifar": "resnet",
+    "vgg_like": "vgg",
 }
 
 
@@ -33,7 +35,7 @@ def names() -> tuple[str, ...]:
     """What `build` knows.
 
     >>> names()
-    ('convnet', 'lenet5', 'mlp', 'resnet18', 'resnet18_cifar')
+    ('convnet', 'lenet5', 'mlp', 'resnet18', 'resnet18_cifar', 'vgg_like')
     """
     return tuple(_ROOMS)
 

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+from typing import Literal
+
 from torch import nn
 
 from ..errors import ConfigError
+from .activations import activation as activation_of
 
 
 def lenet5(
@@ -12,15 +16,19 @@ def lenet5(
     *,
     in_channels: int = 1,
     image_size: int = 28,
-    batch_norm: bool = False,
+    batch_norm: bool | Literal["dense"] = False,
     bias: bool = True,
+    activation: str = "relu",
 ) -> nn.Sequential:
     """Conv 20 of 5x5 - pool - conv 50 of 5x5 - pool - Linear 500 - Linear, with ReLU.
 
-    batch_norm, bias: "Variance Networks" (Neklyudov et al., 2019) runs it with BatchNorm after every hidden layer and
-    without biases.
+    "Variance Networks" (Neklyudov et al., 2019) runs it in two forms: with BatchNorm after every hidden layer and no
+    biases (batch_norm=True, bias=False) where dense1 alone is a variance layer, and with BatchNorm after dense1 only
+    (batch_norm="dense") where all four layers are. Weights start from torch's U(+-1/sqrt(fan-in)), as theirs do.
+    activation: of dense1, "relu", "softplus" (for the curvature criterion) or "abs" (for a layer without means).
 
-    At 28x28 the first Linear reads 800 features.
+    Layers are called conv1, conv2, dense1 and dense2, their BatchNorms bn1, bn2 and bn3. At 28x28 dense1 reads 800
+    features.
 
     Shapes: (batch, in_channels, image_size, image_size) -> (batch, num_classes).
 
@@ -32,17 +40,21 @@ def lenet5(
         raise ConfigError(
             f"lenet5: expected an image_size of 16 or more, received {image_size}; pad or enlarge the images"
         )
-
-    def hidden(layer: nn.Module, norm: nn.Module) -> list[nn.Module]:
-        return [layer, norm, nn.ReLU()] if batch_norm else [layer, nn.ReLU()]
-
-    layers = [
-        *hidden(nn.Conv2d(in_channels, 20, 5, bias=bias), nn.BatchNorm2d(20)),
-        nn.MaxPool2d(2),
-        *hidden(nn.Conv2d(20, 50, 5, bias=bias), nn.BatchNorm2d(50)),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        *hidden(nn.Linear(50 * side * side, 500, bias=bias), nn.BatchNorm1d(500)),
-        nn.Linear(500, num_classes, bias=bias),
+    if batch_norm not in (True, False, "dense"):
+        raise ConfigError(f"lenet5: expected batch_norm of True, False or 'dense', received {batch_norm!r}")
+    layers: list[tuple[str, nn.Module | None]] = [
+        ("conv1", nn.Conv2d(in_channels, 20, 5, bias=bias)),
+        ("bn1", nn.BatchNorm2d(20) if batch_norm is True else None),
+        ("act1", nn.ReLU()),
+        ("pool1", nn.MaxPool2d(2)),
+        ("conv2", nn.Conv2d(20, 50, 5, bias=bias)),
+        ("bn2", nn.BatchNorm2d(50) if batch_norm is True else None),
+        ("act2", nn.ReLU()),
+        ("pool2", nn.MaxPool2d(2)),
+        ("flatten", nn.Flatten()),
+        ("dense1", nn.Linear(50 * side * side, 500, bias=bias)),
+        ("bn3", nn.BatchNorm1d(500) if batch_norm else None),
+        ("act3", activation_of(activation, "lenet5")),
+        ("dense2", nn.Linear(500, num_classes, bias=bias)),
     ]
-    return nn.Sequential(*layers)
+    return nn.Sequential(OrderedDict((name, layer) for name, layer in layers if layer is not None))

@@ -70,6 +70,18 @@ def exact(log_alpha: Tensor) -> Tensor:
     return _Exact.apply(log_alpha)  # type: ignore[no-any-return, no-untyped-call]
 
 
+def monte_carlo(snr: Tensor, noise: Tensor) -> Tensor:
+    """KL ~ log|eps + 1 / sqrt(alpha)| + (gamma + log 2) / 2, eps ~ N(0, 1) (variance networks, equation 9).
+
+    That is equation 9 as it should read, -log(alpha) / 2 + log|1 + sqrt(alpha) eps|, in a form that holds for any
+    alpha, and in the convention of the other curves. snr: 1 / sqrt(alpha), of any sign. Unbiased; but the gradient has
+    the tails of 1 / (eps + snr), a Cauchy distribution's: its variance is infinite, and it does not average out over
+    weights as the value does.
+    """
+    tiny = torch.finfo(noise.dtype).tiny  # eps = -snr exactly would be log 0
+    return (noise + snr).abs().clamp_min(tiny).log() + _LOW
+
+
 class _Exact(torch.autograd.Function):
     """Saves log alpha alone; autograd through the quadrature would save a tensor for every node."""
 

@@ -16,6 +16,7 @@ from ..undisturbed import undisturbed
 from .accumulate import Accumulator
 from .engine import Engine
 from .predictive import Predictive, join
+from .procedures import warn_if_past
 
 
 def predict(
@@ -73,6 +74,8 @@ def predict(
     elif isinstance(seed, bool) or not isinstance(seed, int):
         raise PredictionError(f"seed: expected an integer or None, received {seed!r}")
     meaning = resolve_task(model, task)
+    if mean_only:
+        warn_if_past(model)
     engine = Engine(
         model, samples, seed, chunk, mean_only, estimator, strategy, Accumulator.check_every if settle else None
     )
@@ -110,12 +113,19 @@ def _average(
 
 
 def resolve_task(model: nn.Module, task: Any) -> Likelihood:
-    """The likelihood a task means: as given, or as the model was fitted."""
+    """The likelihood a task means: as given, or as the model was fitted.
+
+    A name that the model's own likelihood goes by means that one, with the noise it learned and its temperature.
+    """
     from ..convert.record import get
 
-    if task is not None:
-        return likelihood(task)
     record = get(model)
+    if task is not None:
+        given = likelihood(task)
+        if not isinstance(task, str) or record is None or record.likelihood is None:
+            return given
+        own = likelihoods.from_dict(record.likelihood)
+        return own if own.task == given.task else given
     if record is None or record.likelihood is None:
         raise PredictionError(
             "this model was not trained by leanbayes.fit, so its task is not known; "

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -47,6 +48,8 @@ class Engine:
         self.sites = list(sampling.sites(self.model).values())
         if self.mean_only or not self.sites:
             self.samples = 1
+        elif all(hasattr(site, "period") for site in self.sites):  # plain members: after one round nothing is new
+            self.samples = min(self.samples, math.lcm(*(site.period for site in self.sites)))  # type: ignore[arg-type]
         if self.mean_only:
             self.used = "mean"
         elif not self.sites:
@@ -128,12 +131,13 @@ class Engine:
             with sampling.using(estimator="weight", draws=self._noise(sample)):
                 return self._run(block)
         torch.manual_seed(sampling.mix(self.seed, sample, start))
-        with sampling.using(estimator=self.estimator):  # type: ignore[arg-type]
+        laid_out = sampling.laid_out(self.model, self.seed, sample)
+        with sampling.using(estimator=self.estimator, draws=laid_out):  # type: ignore[arg-type]
             return self._run(block)
 
     def _vmap(self, block: Any, numbers: list[int]) -> Tensor:
         """Several samples in one pass: everything before the first random site stays unbatched."""
-        each = [self._noise(number) for number in numbers]
+        each = [dict(self._noise(number)) for number in numbers]
         stacked = {key: torch.stack([noise[key] for noise in each]) for key in each[0]}
 
         def one(draws: dict[int, Tensor]) -> Tensor:
@@ -142,5 +146,27 @@ class Engine:
 
         return torch.func.vmap(one, randomness="different")(stacked)
 
-    def _noise(self, sample: int) -> dict[int, Tensor]:
-        return {id(site): sampling.noise_of(site, self.seed, i, sample) for i, site in enumerate(self.sites)}
+    def _noise(self, sample: int) -> Mapping[int, Tensor]:
+        return _Noise({id(site): (i, site) for i, site in enumerate(self.sites)}, self.seed, sample)
+
+
+@dataclass
+class _Noise(Mapping[int, Tensor]):
+    """The noise of one sample, each site's drawn when it is asked for: members that are not asked cost nothing."""
+
+    sites: dict[int, tuple[int, nn.Module]]
+    seed: int
+    sample: int
+    drawn: dict[int, Tensor] = field(default_factory=dict)
+
+    def __getitem__(self, key: int) -> Tensor:
+        if key not in self.drawn:
+            number, site = self.sites[key]
+            self.drawn[key] = sampling.noise_of(site, self.seed, number, self.sample)
+        return self.drawn[key]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.sites)
+
+    def __len__(self) -> int:
+        return len(self.sites)

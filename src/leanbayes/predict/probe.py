@@ -10,6 +10,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from .. import batches, sampling
+from ..layers.sparse import dense_path
 
 
 @dataclass(frozen=True)
@@ -39,7 +40,7 @@ def probe(model: nn.Module, inputs: Any) -> Probe:
         if not before:
             before.append(counter.get_total_flops())
 
-    with sampling.using(estimator="weight"), counter, sampling.watching(watch):
+    with sampling.using(estimator="weight"), counter, sampling.watching(watch), dense_path():
         batches.call(model, batches.rows(inputs, 0, 1))
     total = counter.get_total_flops()
     return Probe((before[0] if before else total) / total if total else 0.0)

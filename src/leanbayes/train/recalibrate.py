@@ -1,0 +1,115 @@
+"""`recalibrate_`: BatchNorm's running statistics, estimated anew where the network they belong to has changed."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from .. import batches, sampling
+from ..errors import ConfigError, ConversionError, DataError
+from ..undisturbed import undisturbed
+from . import data as feeds
+from .arguments import check_integers, check_numbers
+
+BATCH = 200
+_MARK = "_leanbayes_at_means"  # on a BatchNorm: how many batches it had seen when it was re-estimated at the means
+
+
+def recalibrate_(
+    model: nn.Module,
+    loader: Any,
+    *,
+    at: Literal["samples", "means"] = "samples",
+    data: int | None = None,
+    momentum: float | None = None,
+    seed: int = 0,
+) -> nn.Module:
+    """Re-estimate the running means and variances of a model's BatchNorm layers, in place; nothing else changes.
+
+    They are averages over whatever the layer saw in training: noise, and all widths of a nested network. At the means
+    of a noisy layer its inputs have another scale, and then the old averages are wrong.
+
+    loader: as in `fit`; the targets are not looked at. Tensors are read in batches of 200.
+    at: "samples" runs the model as in training, with noise on; "means" runs it at the posterior means, dropout off, for
+        `predict(..., mean_only=True)` and for that alone: under noise those statistics are wrong in turn. Keep a copy.
+    data: how many data to read, 1,024 say; None reads all.
+    momentum: None gives the plain average over the data read, each batch by its size; a number updates the statistics
+        that are there, as torch's BatchNorm does.
+
+    >>> import torch
+    >>> model = nn.Sequential(nn.BatchNorm1d(3))
+    >>> x = 5 + torch.randn(400, 3)
+    >>> _ = recalibrate_(model, (x,))
+    >>> torch.allclose(model[0].running_mean, x.mean(0), atol=1e-4)
+    True
+    """
+    if not isinstance(model, nn.Module):
+        raise ConversionError(f"expected an nn.Module, received {type(model).__name__}")
+    if at not in ("samples", "means"):
+        raise ConfigError(f"at: expected 'samples' or 'means', received {at!r}")
+    if data is not None:
+        check_integers(data=data)
+    if momentum is not None:
+        check_numbers(momentum=momentum)
+        if momentum > 1:
+            raise ConfigError(f"momentum: expected a number of at most 1, received {momentum}")
+    norms = _norms(model)
+    if not norms:
+        raise ConversionError("expected a model with BatchNorm layers that track statistics, found none")
+    feed = feeds.feed(loader, batch_size=BATCH, seed=seed)
+    kept = [(norm, norm.momentum, {k: v.clone() for k, v in norm._buffers.items() if v is not None}) for norm in norms]
+    device = next(b.device for norm in norms for b in norm.buffers())
+    try:
+        with undisturbed(model), sampling.using(mean_only=at == "means"):
+            torch.manual_seed(sampling.mix(seed, 0))
+            for module in model.modules() if at == "samples" else norms:
+                module.training = True
+            seen = 0
+            for batch in feed.epoch(0):
+                inputs = batches.to(batches.split(batch)[0], device)
+                left = batches.size(inputs) if data is None else min(data - seen, batches.size(inputs))
+                if left < 1 or (left == 1 and seen):  # a single datum has no variance
+                    continue
+                seen += left
+                for norm in norms:
+                    norm.momentum = left / seen if momentum is None else momentum
+                batches.call(model, batches.rows(inputs, 0, left))
+                if seen == data:
+                    break
+        if not seen:
+            raise DataError("expected at least one datum to estimate BatchNorm's statistics from, received none")
+    except BaseException:
+        for norm, _, buffers in kept:
+            for name, value in buffers.items():
+                norm._buffers[name].copy_(value)  # type: ignore[union-attr]
+        raise
+    finally:
+        for norm, before, _ in kept:
+            norm.momentum = before
+    for norm in norms:
+        norm.__dict__.pop(_MARK, None)
+        if at == "means":
+            norm.__dict__[_MARK] = _batches_seen(norm)
+    return model
+
+
+def collected_at_means(model: nn.Module) -> bool:
+    """Whether a model's statistics were re-estimated at the means, and by nothing else since.
+
+    >>> model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    >>> collected_at_means(model)
+    False
+    """
+    norms = _norms(model)
+    return bool(norms) and all(norm.__dict__.get(_MARK) == _batches_seen(norm) for norm in norms)
+
+
+def _norms(model: nn.Module) -> list[_BatchNorm]:
+    return [m for m in model.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None]
+
+
+def _batches_seen(norm: _BatchNorm) -> int:
+    return -1 if norm.num_batches_tracked is None else int(norm.num_batches_tracked)
