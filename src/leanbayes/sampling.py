@@ -84,11 +84,25 @@ def sites(model: nn.Module) -> dict[str, nn.Module]:
     return {name: module for name, module in model.named_modules() if getattr(module, "is_site", False)}
 
 
+def taking_part(model: nn.Module) -> Iterator[nn.Module]:
+    """The modules of a model that a draw concerns: all but the members of an ensemble whose turn it is not."""
+    resting = [member for layer in model.modules() for member in getattr(layer, "resting_members", ())]
+    out = {id(part) for member in resting for part in member.modules()}
+    return (module for module in model.modules() if id(module) not in out)
+
+
+def laid_out(model: nn.Module, seed: int, sample: int) -> dict[int, Tensor]:
+    """What the sites that are laid out over the samples get in one of them; the others are left to draw."""
+    return {id(site): noise_of(site, seed, 0, sample) for site in sites(model).values() if hasattr(site, "of_sample")}
+
+
 def noise_of(site: Any, seed: int, number: int, sample: int) -> Tensor:
     """The noise of one site in one sample: a function of (seed, site number, sample) and of nothing else.
 
     Drawn on the CPU, so that a seed means the same on every device.
     """
+    if hasattr(site, "of_sample"):  # laid out over the samples rather than drawn
+        return site.of_sample(seed, sample)
     generator = torch.Generator().manual_seed(mix(seed, number, sample))
     return site.noise(generator).to(site.device)
 

@@ -7,7 +7,7 @@ from typing import Any
 from torch import nn
 
 from ..errors import ConversionError
-from .plan import Plan, plan
+from .plan import Plan, plan, prepare
 from .record import conversions, ensure
 from .selectors import Rules
 
@@ -38,6 +38,7 @@ def bayesianize_(model: nn.Module, rules: Rules, *, strict: bool = False) -> Pla
     modules = dict(model.named_modules())
     memo: dict[int, Any] = {}
     replacements: dict[int, nn.Module] = {}
+    prepare({e.name: (e.method, modules[e.name]) for e in done.entries if e.method is not None}, memo)
     for entry in done.entries:
         if entry.method is None:
             continue
@@ -47,6 +48,8 @@ def bayesianize_(model: nn.Module, rules: Rules, *, strict: bool = False) -> Pla
         _carry_hooks(module, replacement)
         replacements[id(module)] = replacement
     _swap(model, replacements)
+    for method in dict.fromkeys(entry.method for entry in done.entries if entry.method is not None):
+        method.attach(model)
     ensure(model)
     return done
 
@@ -65,7 +68,8 @@ def restore_(model: nn.Module) -> nn.Module:
     tied: dict[int, nn.Parameter] = {}
     if not isinstance(model, nn.Module):
         raise ConversionError(f"expected an nn.Module, received {type(model).__name__}")
-    for name in conversions(model):
+    converted = conversions(model)
+    for name in converted:
         if not name:
             raise ConversionError("the model itself is a Bayesian layer, which cannot be replaced in place")
         module = model.get_submodule(name)
@@ -80,6 +84,8 @@ def restore_(model: nn.Module) -> nn.Module:
     if not plain:
         raise ConversionError("expected a model with Bayesian layers, found none; nothing to restore")
     _swap(model, plain)
+    for method in dict.fromkeys(converted.values()):
+        method.detach(model)
     return model
 
 

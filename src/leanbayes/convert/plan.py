@@ -110,7 +110,7 @@ def plan(model: nn.Module, rules: Rules, *, strict: bool = False) -> Plan:
     refusals: dict[Rule, str] = {}
     chosen: dict[str, tuple[Rule | None, str]] = {}
     for name, module in model.named_modules():
-        if _inside_converted(name, model):
+        if _inside_converted(name, model) or _inside_chosen(name, chosen):
             continue
         matching = [rule for rule in ordered if rule.matches(name, aliases[name], module)]
         for rule in matching:
@@ -199,17 +199,20 @@ def _count(model: nn.Module, aliases: dict[str, list[str]], chosen: dict[str, tu
     taken: dict[int, tuple[str, Method]] = {}
     replacements = []  # kept alive: parameters are told apart by their identity
     entries = []
+    methods = {name: rule.method for name, (rule, _) in chosen.items() if rule is not None and rule.method is not None}
+    taken_ghosts = {name: _ghost(modules[name], ghosts) for name in methods}
+    prepare({name: (method, taken_ghosts[name]) for name, method in methods.items()}, memo)
     for name, (rule, why) in chosen.items():
         module = modules[name]
         own = [p for p in module._parameters.values() if p is not None]
         if rule is None and not own and not (getattr(module, "is_bayes_layer", False)):
             continue
-        if getattr(module, "is_bayes_layer", False):
-            own = list(module.parameters())
+        if rule is not None or getattr(module, "is_bayes_layer", False):
+            own = list(module.parameters())  # an attention, say, is taken with all that it holds
         after = [_shadow(p, ghosts) for p in own]
         if rule is not None:
             assert rule.method is not None
-            ghost = _ghost(module, ghosts)
+            ghost = taken_ghosts[name]
             replacement = rule.method.convert(ghost, memo)
             replacements.append(replacement)
             after = list(replacement.parameters())
@@ -232,6 +235,12 @@ def _count(model: nn.Module, aliases: dict[str, list[str]], chosen: dict[str, tu
     total = _new_parameters(list(model.parameters()), set())
     counted = sum(e.before for e in entries)
     return Plan(tuple(entries), total, total - counted + sum(e.after for e in entries))
+
+
+def prepare(given: dict[str, tuple[Method, nn.Module]], memo: dict[int, Any]) -> None:
+    """Let every method see all the modules it is given before the first of them is converted."""
+    for method in dict.fromkeys(method for method, _ in given.values()):
+        method.prepare({name: module for name, (other, module) in given.items() if other == method}, memo)
 
 
 def _check_ties(
@@ -291,6 +300,16 @@ def _inside_converted(name: str, model: nn.Module) -> bool:
     parent = name.rpartition(".")[0]
     while parent:
         if getattr(model.get_submodule(parent), "is_bayes_layer", False):
+            return True
+        parent = parent.rpartition(".")[0]
+    return False
+
+
+def _inside_chosen(name: str, chosen: dict[str, tuple[Rule | None, str]]) -> bool:
+    """Whether a module is a part of one that is replaced as a whole."""
+    parent = name.rpartition(".")[0]
+    while parent:
+        if parent in chosen and chosen[parent][0] is not None:
             return True
         parent = parent.rpartition(".")[0]
     return False

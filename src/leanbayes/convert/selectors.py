@@ -53,8 +53,10 @@ class Rule:
 def parse(rules: Any, model: nn.Module) -> list[Rule]:
     """Rules in order of precedence; anything that is no rule is refused."""
     if isinstance(rules, Method):
-        method = rules
-        return [Rule(lambda name, module: method.selects(module, model), method, 3, f"{type(method).__name__}()")]
+        return [
+            Rule(lambda name, module, takes=takes: takes(module), method, 3, f"{type(rules).__name__}()")
+            for method, takes in rules.parts(model)
+        ]
     if isinstance(rules, type) and issubclass(rules, Method):
         raise ConversionError(f"expected a method, received the class {rules.__name__}; write {rules.__name__}()")
     if not isinstance(rules, Mapping):

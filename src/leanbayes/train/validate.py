@@ -36,15 +36,16 @@ def validate(
     draws = samples if sampling.sites(model) else 1
     metric = {"classification": "accuracy", "segmentation": "accuracy", "regression": "rmse"}.get(likelihood.task)
     sums = torch.zeros(4, dtype=torch.float64)  # data, log-likelihood, what the metric counts, how many it counts
-    now = sampling.context
-    whole_weights = sampling.using(estimator="weight", mean_only=now.mean_only, draws=now.draws)
-    with rng.preserved(device), undisturbed(model), whole_weights:
+    mean_only, given = sampling.context.mean_only, sampling.context.draws
+    with rng.preserved(device), undisturbed(model):
         for number, batch in enumerate(data):
             inputs, targets = (batches.to(part, device) for part in batches.split(batch))
             log_probs, predictions = [], []
             for sample in range(draws):
                 torch.manual_seed(sampling.mix(seed, number, sample))
-                output = batches.output_tensor(forward(inputs))
+                noise = sampling.laid_out(model, seed, sample) if given is None else given
+                with sampling.using(estimator="weight", mean_only=mean_only, draws=noise):
+                    output = batches.output_tensor(forward(inputs))
                 log_probs.append(likelihood.log_prob(output, targets))
                 if metric is not None:
                     predictions.append(_prediction(likelihood, output))
