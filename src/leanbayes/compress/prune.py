@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -14,7 +15,7 @@ from ..errors import ConfigError, ConversionError, LeanBayesWarning
 from ..layers.bayes import BayesLayer
 from ..posteriors.base import Posterior
 
-Criterion = Literal["snr", "log_alpha"]
+Criterion = Literal["snr", "log_alpha", "kappa"]
 Scope = Literal["global", "layer"]
 LOG_ALPHA = 3.0  # binary dropout of the same variance would drop with probability alpha / (1 + alpha) = 0.95
 
@@ -85,14 +86,19 @@ def prune_(
     by: Criterion = "snr",
     scope: Scope = "global",
     biases: bool = False,
+    scores: Mapping[str, Tensor] | None = None,
+    loader: Any = None,
 ) -> PruneReport:
     r"""Set the random weights that matter least to exactly zero, in place, and keep them there.
 
     by="snr": those with the lowest signal to noise |mu| / sigma (Graves, 2011; Blundell et al., 2015, section 5.1).
     by="log_alpha": those with the highest log alpha = log(sigma^2 / mu^2) (Molchanov et al., 2017).
+    by="kappa": those with the lowest variance times curvature (variance networks, section 5), from `scores` as
+        `leanbayes.compress.kappa.kappa` gives them, or computed on `loader`. Only the tensors that have a score lose
+        weights, and only they are reported.
     fraction: of all weights, those pruned before included, so that 0.6 twice is 0.6; exactly round(fraction * number)
         are gone afterwards (more if more had been pruned before), and ties go in the order of the model.
-    threshold: instead of a fraction; removes SNR below it, or log alpha above it (3 if neither is given).
+    threshold: instead of a fraction; removes SNR or kappa below it, or log alpha above it (3 if neither is given).
     scope: a fraction of the whole model ("global") or of every tensor ("layer").
     biases: random biases too; a tied tensor counts once.
 
@@ -100,6 +106,7 @@ def prune_(
     and has no KL. It is a mask: fewer weights to know, not yet fewer to multiply with.
 
     >>> import leanbayes as lb
+    >>> _ = torch.manual_seed(0)
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
     >>> _ = lb.bayesianize_(model, lb.MeanField())
     >>> report = prune_(model, fraction=0.75)
@@ -109,14 +116,19 @@ def prune_(
     36
     """
     threshold = _check(fraction, threshold, by, scope)
-    candidates = _candidates(model, by, biases)
-    if threshold is not None:
-        limit = threshold if by == "snr" else -threshold
-        doomed = [c.free & (c.score < limit) for c in candidates]
-    elif scope == "layer":
-        doomed = [d for c in candidates for d in _lowest([c], fraction)]
-    else:
-        doomed = _lowest(candidates, fraction)
+    if by == "kappa" and (scores is None) == (loader is None):
+        raise ConfigError(
+            f"by='kappa': expected scores or a loader, received {'both' if loader is not None else 'neither'}; "
+            "try prune_(model, by='kappa', loader=train_loader, fraction=0.95)"
+        )
+    if by != "kappa" and (scores is not None or loader is not None):
+        raise ConfigError(f"scores and loader: expected with by='kappa' only, received by={by!r}")
+    if loader is not None:
+        from .kappa import kappa
+
+        scores = kappa(model, loader)
+    candidates = _candidates(model, by, biases, scores)
+    doomed = _doomed(candidates, by, fraction, threshold, scope)
     masks = [_alive(c.q) & ~d.to(c.q.device) for c, d in zip(candidates, doomed, strict=True)]
     for c, mask in zip(candidates, masks, strict=True):
         if not bool(mask.all()):  # a tensor that loses nothing needs no mask
@@ -131,6 +143,23 @@ def prune_(
             stacklevel=2,
         )
     return PruneReport(by, threshold, tensors)
+
+
+def lowest_scores(
+    model: nn.Module, scores: Mapping[str, Tensor], *, fraction: float | None = None, threshold: float | None = None
+) -> dict[str, Tensor]:
+    """Masks of the weights that `prune_` would remove by these scores, biases included, by the name of their tensor.
+
+    >>> import leanbayes as lb
+    >>> model = nn.Sequential(nn.Linear(2, 1))
+    >>> _ = lb.bayesianize_(model, lb.Variance())
+    >>> lowest_scores(model, {"0.weight": torch.tensor([[3.0, 1.0]])}, fraction=0.5)
+    {'0.weight': tensor([[False,  True]])}
+    """
+    threshold = _check(fraction, threshold, "kappa", "global")
+    candidates = _candidates(model, "kappa", True, scores)
+    doomed = _doomed(candidates, "kappa", fraction, threshold, "global")
+    return {c.name: d for c, d in zip(candidates, doomed, strict=True)}
 
 
 def log_alpha(q: Posterior) -> Tensor:
@@ -155,7 +184,7 @@ def _ratio(q: Posterior) -> Tensor:
 def _check(fraction: Any, threshold: Any, by: str, scope: str) -> float | None:
     """The threshold that is meant; None where it is a fraction."""
     if by not in get_args(Criterion):
-        raise ConfigError(f"by: expected 'snr' or 'log_alpha', received {by!r}")
+        raise ConfigError(f"by: expected 'snr', 'log_alpha' or 'kappa', received {by!r}")
     if scope not in get_args(Scope):
         raise ConfigError(f"scope: expected 'global' or 'layer', received {scope!r}")
     if fraction is not None and threshold is not None:
@@ -171,14 +200,20 @@ def _check(fraction: Any, threshold: Any, by: str, scope: str) -> float | None:
             raise ConfigError(f"{name}: expected a finite number, received {value!r}")
     if fraction is not None and not 0 <= fraction <= 1:
         raise ConfigError(f"fraction: expected a number in [0, 1], received {fraction}; 0.6 removes 60 %")
-    if threshold is not None and by == "snr" and threshold < 0:
-        raise ConfigError(f"threshold: expected a signal to noise of at least 0, received {threshold}")
+    if threshold is not None and by != "log_alpha" and threshold < 0:
+        what = "signal to noise" if by == "snr" else "kappa"
+        raise ConfigError(f"threshold: expected a {what} of at least 0, received {threshold}")
     return None if threshold is None else float(threshold)
 
 
 @torch.no_grad()
-def _candidates(model: nn.Module, by: str, biases: bool) -> list[_Candidate]:
-    """Every random tensor that may be pruned, once, with the score of its elements; bad ones are refused."""
+def _candidates(
+    model: nn.Module, by: str, biases: bool, scores: Mapping[str, Tensor] | None = None
+) -> list[_Candidate]:
+    """Every random tensor that may be pruned, once, with the score of its elements; bad ones are refused.
+
+    scores: given from outside; only tensors that have one may be pruned then.
+    """
     if not isinstance(model, nn.Module):
         raise ConversionError(f"expected an nn.Module, received {type(model).__name__}")
     found: dict[int, _Candidate] = {}
@@ -190,19 +225,49 @@ def _candidates(model: nn.Module, by: str, biases: bool) -> list[_Candidate]:
                 continue
             assert isinstance(q, Posterior)
             full_name = f"{layer_name}.{name}".lstrip(".")
-            _check_means(full_name, q)
-            free = torch.ones(q.shape, dtype=torch.bool)
+            if scores is None:
+                _check_means(full_name, q)
+                score = _ratio(q) if by == "snr" else -log_alpha(q)
+            elif full_name in scores:
+                score = _given(full_name, q, scores[full_name])
+            else:
+                continue
+            free = _places(q)
             if name == "weight" and (row := getattr(layer, "padding_idx", None)) is not None:
                 free[row] = False  # the padding row of an embedding is a constant, not a weight
-            score = (_ratio(q) if by == "snr" else -log_alpha(q)).double()
             # what is gone comes before what is merely zero, so that a fraction counts it
-            score = score.clamp_min(torch.finfo(torch.double).min).masked_fill(~_alive(q), -math.inf)
+            score = score.double().clamp_min(torch.finfo(torch.double).min).masked_fill(~_alive(q), -math.inf)
             found[id(q)] = _Candidate(full_name, q, free, score.cpu())
+    if scores is not None:
+        _check_names(model, scores, found)
     if not found:
         raise ConversionError(
             "expected a model with random weights, found none to prune; lb.bayesianize_(model, lb.MeanField()) first"
         )
     return list(found.values())
+
+
+def _given(name: str, q: Posterior, score: Any) -> Tensor:
+    """A score from outside, checked against the tensor it is for."""
+    shape = tuple(score.shape) if isinstance(score, Tensor) else type(score).__name__
+    if shape != tuple(q.shape):
+        raise ConfigError(f"scores[{name!r}]: expected a tensor of shape {tuple(q.shape)}, received {shape}")
+    if bool(score.isnan().any()):
+        raise ConfigError(f"scores[{name!r}]: expected numbers, found NaN; compute kappa on sound data")
+    return score.detach().to(q.device)
+
+
+def _check_names(model: nn.Module, scores: Mapping[str, Tensor], found: Mapping[int, _Candidate]) -> None:
+    known = [
+        f"{name}.{part}".lstrip(".")
+        for name, layer in model.named_modules()
+        if isinstance(layer, BayesLayer)
+        for part in layer.posteriors
+    ]
+    if known and (unknown := [name for name in scores if name not in known]):
+        raise ConfigError(f"scores: expected names of random tensors ({', '.join(known)}), received {unknown[0]!r}")
+    if known and not found:
+        raise ConfigError(f"scores: expected some of {', '.join(known)}, received {', '.join(scores) or 'none'}")
 
 
 def _check_means(name: str, q: Posterior) -> None:
@@ -216,8 +281,28 @@ def _check_means(name: str, q: Posterior) -> None:
         )
 
 
+def _places(q: Posterior) -> Tensor:
+    """Where there is a weight to lose: everywhere, or at the active places of a sparse one."""
+    if not getattr(q, "is_sparse", False):
+        return torch.ones(q.shape, dtype=torch.bool)
+    index: Any = q.index
+    return torch.zeros(q.shape.numel(), dtype=torch.bool).index_fill(0, index.cpu().long(), True).view(q.shape)
+
+
 def _alive(q: Posterior) -> Tensor:
     return torch.ones(q.shape, dtype=torch.bool, device=q.device) if q.keep is None else q.keep
+
+
+def _doomed(
+    candidates: list[_Candidate], by: str, fraction: float | None, threshold: float | None, scope: str
+) -> list[Tensor]:
+    """What goes, a mask for each tensor."""
+    if threshold is not None:
+        limit = -threshold if by == "log_alpha" else threshold
+        return [c.free & (c.score < limit) for c in candidates]
+    if scope == "layer":
+        return [d for c in candidates for d in _lowest([c], fraction)]
+    return _lowest(candidates, fraction)
 
 
 def _lowest(candidates: list[_Candidate], fraction: float | None) -> list[Tensor]:
