@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import difflib
 import hashlib
+import importlib
 import json
 import math
+import pkgutil
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -112,6 +115,11 @@ class Recipe:
     seeds: Mapping[str, int]
     rows: Callable[[str, Jobs], Iterator[Row]]
 
+    @property
+    def figure(self) -> Callable[[Mapping[str, Any]], str] | None:
+        """Draws a result as SVG, where the recipe's file has a function of that name."""
+        return getattr(sys.modules[self.rows.__module__], "figure", None)
+
 
 def recipe(name: str, summary: str, seeds: Mapping[str, int]) -> Callable[[Any], Any]:
     """Register a function of (preset, jobs) that yields rows."""
@@ -124,14 +132,14 @@ def recipe(name: str, summary: str, seeds: Mapping[str, int]) -> Callable[[Any],
 
 
 def recipes() -> dict[str, Recipe]:
-    """Every recipe by name.
+    """Every recipe by name: importing a module of this room registers what is in it, and none of them imports torch.
 
     >>> "baselines" in recipes()
     True
     """
-    from . import baselines  # noqa: F401  (registers itself)
-
-    return dict(_RECIPES)
+    for module in pkgutil.iter_modules([str(Path(__file__).parent)]):
+        importlib.import_module(f"{__package__}.{module.name}")
+    return dict(sorted(_RECIPES.items()))
 
 
 def check(name: str, preset: str) -> Recipe:
@@ -139,7 +147,7 @@ def check(name: str, preset: str) -> Recipe:
 
     >>> check("baseline", "smoke")
     Traceback (most recent call last):
-    leanbayes.errors.ConfigError: recipe: expected one of baselines, received 'baseline'; did you mean 'baselines'?
+    leanbayes.errors.ConfigError: recipe: expected one of baselines, ..., received 'baseline'; did you mean 'baselines'?
     """
     known = recipes()
     if name not in known:
