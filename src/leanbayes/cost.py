@@ -17,7 +17,8 @@ from torch.utils.flop_counter import FlopCounterMode
 from . import batches
 from .convert.trace import original, untouched
 from .errors import DataError
-from .sampling import sites
+from .layers.sparse import dense_path, density
+from .sampling import taking_part
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,8 @@ class Cost:
     active_parameters: those still in use, as modules with ``active_parameters()`` say (pruned posteriors); all of the
     others. A stored zero counts as active: only a mask makes it otherwise.
     macs: multiply-accumulates of matrix products and convolutions in one forward pass for one datum at one draw of the
-    weights (their means where there are any): the count for the example batch over its size.
+    weights (their means where there are any): the count for the example batch over its size. Of a sparse weight those
+    at its nonzeros.
     bytes: of parameters and buffers. sites: how many independent random tensors a draw needs.
     """
 
@@ -87,7 +89,7 @@ def cost(model: nn.Module, example_input: Any) -> Cost:
     if size == 0:
         raise DataError("cost: expected a batch of one or more inputs, received an empty one")
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    with untouched(model), _every_operation_seen(model), _macs_by_module(model) as macs:
+    with untouched(model), _every_operation_seen(model), _macs_by_module(model) as macs, dense_path():
         try:
             batches.call(model, batches.to(example_input, device))
         except Exception as error:  # whatever a forward may raise on inputs that do not fit
@@ -96,14 +98,14 @@ def cost(model: nn.Module, example_input: Any) -> Cost:
                 f"cost: {type(model).__name__} cannot run on the example input: {first}; check its shape, dtype and "
                 f"how many arguments forward takes"
             ) from error
-    layers = tuple(_layers(model, macs, size))
+    layers = tuple(_layers(model, {module: round(n * density(module)) for module, n in macs.items()}, size))
     return Cost(
         parameters=sum(layer.parameters for layer in layers),
         trainable_parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
         active_parameters=sum(layer.active_parameters for layer in layers),
         macs=sum(layer.macs for layer in layers),
         bytes=sum(layer.bytes for layer in layers),
-        sites=len(sites(model)),
+        sites=sum(getattr(module, "is_site", False) for module in taking_part(model)),
         batch_size=size,
         layers=layers,
     )

@@ -54,9 +54,14 @@ class BayesLayer(StandIn):
 
     def forward(self, input: Tensor, *extra: Any, **named: Any) -> Tensor:
         """The module's operation under one draw of the noise, or at the means; called as the module was."""
+        estimator = context.estimator or self.estimator
+        if getattr(self._posterior("weight"), "is_sparse", False):
+            from . import sparse
+
+            if (done := sparse.forward(self, input, estimator)) is not None:
+                return done
         if context.mean_only:
             return self.compute(input, self.mean("weight"), self.mean("bias"), *extra, **named)
-        estimator = context.estimator or self.estimator
         if not all(q.gaussian for q in self.posteriors.values()):
             estimator = "weight"  # the others need independent Gaussian elements
         return ESTIMATORS[estimator](self, input, *extra, **named)

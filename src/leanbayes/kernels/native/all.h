@@ -1,0 +1,12 @@
+/* Every kernel for one instruction set. */
+#define vf NAME(vf)
+#define vu NAME(vu)
+#define vi NAME(vi)
+#include "vector.h"
+#include "sparse.h"
+#include "norm.h"
+#undef vf
+#undef vu
+#undef vi
+#undef NAME
+#undef WIDTH

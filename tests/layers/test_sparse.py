@@ -1,0 +1,163 @@
+"""A sparse layer against the masked dense layer: same noise, same outputs, same gradients, whichever path runs."""
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+import leanbayes as lb
+from leanbayes.kernels import library, sparse
+from leanbayes.kernels.blocked import Blocked
+from leanbayes.kernels.layout import block
+from leanbayes.layers import sparse as paths
+from leanbayes.layers.bayes import BayesLayer
+from leanbayes.posteriors.scale import std_from_rho
+from leanbayes.posteriors.sparse import SparseGaussian
+from leanbayes.priors import Normal
+from leanbayes.sampling import using
+
+compiled = pytest.mark.skipif(library.reason() is not None, reason=str(library.reason()))
+
+
+def sparse_layer(module, count, std=0.3):
+    q = SparseGaussian.from_tensor(module.weight, count, std)
+    return BayesLayer(module, {"weight": q}, {"weight": Normal()})
+
+
+def plain(y):
+    return y.plain() if isinstance(y, Blocked) else y
+
+
+def close(ours, theirs, name):
+    ours, theirs = ours.detach(), theirs.detach()
+    scale = theirs.abs().max().clamp_min(1e-6)
+    assert float((ours - theirs).abs().max() / scale) < 1e-5, name
+
+
+def gradients(y, grad, x, q, bias):
+    wanted = [x, q.loc, q.rho, *([] if bias is None else [bias])]
+    return [plain(y).detach(), *torch.autograd.grad(plain(y), wanted, grad)]
+
+
+def check_all(module, x, density, patch):
+    """Local reparameterisation and a whole draw, by the compiled path and by hand."""
+    layer = sparse_layer(module, max(1, int(density * module.weight.numel())))
+    q, bias = layer.posteriors["weight"], layer._parameters.get("bias")
+    x.requires_grad_()
+    shape = layer.compute(x, layer.mean("weight"), bias).shape
+    eps, grad = torch.randn(shape), torch.randn(shape)
+    local = sparse.local
+    patch.setattr(sparse, "local", lambda *args: local(*args[:5], block(eps)))
+    y = layer(x)
+    assert isinstance(y, Blocked)
+    mean = layer.compute(x, q.spread(q.loc), bias)
+    variance = layer.compute(x * x, q.spread(std_from_rho(q.rho).square()), None)
+    some = variance > 0
+    dense = mean + torch.where(some, torch.where(some, variance, 1.0).sqrt(), 0.0) * eps
+    names = ("output", "input", "loc", "rho", "bias")
+    for ours, theirs, name in zip(
+        gradients(y, grad, x, q, bias), gradients(dense, grad, x, q, bias), names, strict=False
+    ):
+        close(ours, theirs, f"local {name}")
+    noise = {id(q): q.noise()}
+    with using(estimator="weight", draws=noise):
+        y = layer(x)
+    dense = layer.compute(x, q.sample(noise[id(q)]), bias)
+    for ours, theirs, name in zip(
+        gradients(y, grad, x, q, bias), gradients(dense, grad, x, q, bias), names, strict=False
+    ):
+        close(ours, theirs, f"weight {name}")
+    with using(mean_only=True):
+        close(plain(layer(x)), mean, "mean")
+
+
+@compiled
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_convolutions_of_any_shape_equal_the_masked_dense_layer(data, monkeypatch):
+    kernel, stride, padding = (
+        data.draw(st.tuples(i, i)) for i in (st.integers(1, 4), st.integers(1, 3), st.integers(0, 2))
+    )
+    size = tuple(data.draw(st.integers(max(1, k - 2 * p), 7)) for k, p in zip(kernel, padding, strict=True))
+    channels = data.draw(st.tuples(st.integers(1, 6), st.integers(1, 6)))
+    torch.manual_seed(data.draw(st.integers(0, 2**20)))
+    module = nn.Conv2d(*channels, kernel, stride, padding, bias=data.draw(st.booleans()))
+    batch = data.draw(st.integers(1, 257))
+    with monkeypatch.context() as patch:
+        patch.setattr(paths, "DENSE_ABOVE", 1.0)
+        check_all(module, torch.randn(batch, channels[0], *size), data.draw(st.floats(0.01, 0.99)), patch)
+
+
+@compiled
+@pytest.mark.parametrize("batch", [1, 33, 257])
+def test_linear_equals_the_masked_dense_layer(batch, monkeypatch):
+    torch.manual_seed(batch)
+    check_all(nn.Linear(40, 30), torch.randn(batch, 40), 0.05, monkeypatch)
+
+
+@compiled
+def test_more_dimensions_than_two_and_none():
+    torch.manual_seed(0)
+    layer = sparse_layer(nn.Linear(40, 30), 60)
+    x = torch.randn(3, 2, 40)
+    with using(mean_only=True):
+        assert torch.allclose(layer(x), layer.compute(x, layer.mean("weight"), layer.bias), atol=1e-6)
+        assert torch.allclose(layer(x[0, 0]), layer(x)[0, 0], atol=1e-6)
+
+
+def test_the_dense_path_has_the_distribution_it_should():
+    torch.manual_seed(0)
+    layer = sparse_layer(nn.Linear(6, 4).double(), 5)  # double precision has no kernel
+    q, x = layer.posteriors["weight"], torch.randn(1, 6, dtype=torch.double)
+    n = 5000
+    y = layer(x.expand(n, 6))  # noise of its own for every datum
+    mean, variance = x @ q.mean.T + layer.bias, x**2 @ q.variance.T
+    assert ((y.mean(0) - mean[0]).abs() <= 5 * (variance[0] / n).sqrt() + 1e-12).all()
+    assert ((y.var(0) - variance[0]).abs() <= 5 * variance[0] * (2 / n) ** 0.5 + 1e-12).all()
+
+
+@compiled
+def test_a_seed_repeats_a_training_pass():
+    layer = sparse_layer(nn.Linear(40, 30), 60)
+    x = torch.randn(4, 40)
+    torch.manual_seed(3)
+    first = plain(layer(x))
+    assert not torch.equal(plain(layer(x)), first)
+    torch.manual_seed(3)
+    assert torch.equal(plain(layer(x)), first)
+
+
+@compiled
+def test_places_that_move_are_noticed():
+    layer = sparse_layer(nn.Linear(40, 30), 60)
+    q, x = layer.posteriors["weight"], torch.randn(4, 40)
+    with using(mean_only=True):
+        plain(layer(x))
+        q.index.copy_((q.index + 1) % 1200)
+        assert torch.allclose(plain(layer(x)), x @ q.mean.T + layer.bias, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("module", "why"),
+    [
+        (nn.Conv2d(4, 4, 3, dilation=2), "dilation"),
+        (nn.Conv2d(4, 4, 3, padding="same"), "same"),
+        (nn.Conv2d(4, 4, 3, padding=1, padding_mode="circular"), "circular"),
+        (nn.Conv1d(4, 40, 3), "Conv1d"),
+        (nn.Linear(40, 30).double(), "float64"),
+    ],
+    ids=str,
+)
+def test_what_the_kernels_do_not_serve_says_why_and_runs_dense(module, why):
+    model = nn.Sequential(module)
+    lb.bayesianize_(model, lb.SparseSubspace(density=0.05))
+    reason = paths.unsuitable(model[0])
+    assert reason is not None
+    assert library.reason() is not None or why in reason
+    x = {nn.Linear: torch.randn(2, 40), nn.Conv1d: torch.randn(2, 4, 9)}.get(type(module), torch.randn(2, 4, 9, 9))
+    assert not isinstance(model(x.to(module.weight.dtype)), Blocked)
+
+
+def test_high_densities_are_faster_dense():
+    assert "dense" in (paths.unsuitable(sparse_layer(nn.Linear(10, 10), 50)) or "")
