@@ -9,7 +9,7 @@ STAMP  := $(VENV)/.installed
 help:
 	@echo "make demo    train on the embedded digits, show a table, write report.html"
 	@echo "make test    lint, types and tests"
-	@echo "make extras  install transformers and MONAI and run the tests that need them"
+	@echo "make extras  install transformers, MONAI, foolbox and other peers, and run the tests that need them"
 
 # torch first and by itself: the constraint keeps pip from drawing several GB of GPU packages.
 $(STAMP): pyproject.toml constraints.txt
@@ -37,6 +37,7 @@ unit: $(STAMP)
 
 extras: $(STAMP)
 	@$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt -e '.[dev,models]'
+	@$(BIN)/pip install --disable-pip-version-check -q --no-deps -r peers.txt
 	@LEANBAYES_REQUIRE_EXTRAS=1 $(BIN)/pytest -m extra
 
 clean:

@@ -53,7 +53,10 @@ def test_configs_are_usable_without_torch() -> None:
     assert "torch" not in loaded_by("import leanbayes as lb; lb.MeanField(prior=lb.Normal(std=0.1)); lb.Dropout(0.1)")
 
 
-@pytest.mark.parametrize("name", ["step", "predict"])
+BENCHMARKS = ["step", "predict", "streaming", "attack", "corruptions"]
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
 def test_benchmarks_print_the_shape_that_all_results_have(name: str, tmp_path: Path) -> None:
     output = tmp_path / "result.json"
     arguments = ("--quick", "--json", "--threads", "1", "--output", str(output))
@@ -63,7 +66,7 @@ def test_benchmarks_print_the_shape_that_all_results_have(name: str, tmp_path: P
     assert data["threads"] == 1
 
 
-@pytest.mark.parametrize("name", ["step", "predict"])
+@pytest.mark.parametrize("name", BENCHMARKS)
 def test_committed_results_have_that_shape_too(name: str) -> None:
     check_shape(json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text()), name)
 

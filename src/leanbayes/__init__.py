@@ -15,7 +15,9 @@ from ._version import __version__
 if TYPE_CHECKING:
     from .artifacts import load as load
     from .artifacts import save as save
+    from .compress.kappa import kappa as kappa
     from .compress.prune import prune_ as prune_
+    from .compress.zero_means import zero_means_ as zero_means_
     from .convert.apply import bayesianize_ as bayesianize_
     from .convert.apply import restore_ as restore_
     from .convert.plan import Plan as Plan
@@ -23,16 +25,25 @@ if TYPE_CHECKING:
     from .cost import cost as cost
     from .errors import LeanBayesError as LeanBayesError
     from .errors import LeanBayesWarning as LeanBayesWarning
+    from .evaluate.attack import Attack as Attack
+    from .evaluate.corruption import Corruptions as Corruptions
+    from .evaluate.pixels import Pixels as Pixels
     from .evaluate.result import Comparison as Comparison
     from .evaluate.result import Evaluation as Evaluation
     from .evaluate.result import compare as compare
     from .evaluate.run import evaluate as evaluate
+    from .evaluate.several import evaluate_each as evaluate_each
+    from .evaluate.temperature import calibrate_ as calibrate_
     from .kl import kl_sum as kl_sum
     from .likelihoods import Classification as Classification
     from .likelihoods import Regression as Regression
     from .likelihoods import Segmentation as Segmentation
     from .methods import Dropout as Dropout
+    from .methods import Ensemble as Ensemble
     from .methods import MeanField as MeanField
+    from .methods import Rigl as Rigl
+    from .methods import SparseSubspace as SparseSubspace
+    from .methods import Variance as Variance
     from .methods import VariationalDropout as VariationalDropout
     from .predict.api import predict as predict
     from .predict.predictive import Predictive as Predictive
@@ -48,45 +59,60 @@ if TYPE_CHECKING:
     from .train.callbacks import callbacks as callbacks
     from .train.elbo import ELBO as ELBO
     from .train.fit import fit as fit
+    from .train.recalibrate import recalibrate_ as recalibrate_
     from .train.schedules import warmup as warmup
+    from .train.transition import Transition as Transition
 
 _HOMES = {
+    "Attack": "evaluate.attack",
     "BayesClassifier": "sklearn",
     "BayesRegressor": "sklearn",
     "Callback": "train.callbacks",
     "Classification": "likelihoods",
     "Comparison": "evaluate.result",
+    "Corruptions": "evaluate.corruption",
     "Dropout": "methods",
     "ELBO": "train.elbo",
     "EarlyStopping": "train.callbacks",
+    "Ensemble": "methods",
     "Evaluation": "evaluate.result",
     "LeanBayesError": "errors",
     "LeanBayesWarning": "errors",
     "LogUniform": "priors",
     "MeanField": "methods",
     "Normal": "priors",
+    "Pixels": "evaluate.pixels",
     "Plan": "convert.plan",
     "Predictive": "predict.predictive",
     "Regression": "likelihoods",
+    "Rigl": "methods",
     "ScaleMixture": "priors",
     "Segmentation": "likelihoods",
+    "SparseSubspace": "methods",
     "StudentT": "priors",
+    "Transition": "train.transition",
+    "Variance": "methods",
     "VariationalDropout": "methods",
     "bayesianize_": "convert.apply",
+    "calibrate_": "evaluate.temperature",
     "callbacks": "train.callbacks",
     "compare": "evaluate.result",
     "cost": "cost",
     "evaluate": "evaluate.run",
+    "evaluate_each": "evaluate.several",
     "fit": "train.fit",
+    "kappa": "compress.kappa",
     "kl_sum": "kl",
     "load": "artifacts",
     "plan": "convert.plan",
     "predict": "predict.api",
     "prune_": "compress.prune",
+    "recalibrate_": "train.recalibrate",
     "restore_": "convert.apply",
     "save": "artifacts",
     "using": "sampling",
     "warmup": "train.schedules",
+    "zero_means_": "compress.zero_means",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]

@@ -23,7 +23,8 @@ def main(rank, folder):
         torch.manual_seed(1 + rank)
         train(model, *data("convolutional"), steps=3, wrapped=DistributedDataParallel(model))
         parameters = {name: p.detach() for name, p in model.named_parameters()}
-        result[method] = (parameters, model(torch.ones(1, 1, 4, 4)).detach())
+        model.eval()  # training takes the members of an ensemble in the same order everywhere
+        result[method] = (parameters, torch.stack([model(torch.ones(1, 1, 4, 4)).detach() for _ in range(4)]))
     torch.save(result, f"{folder}/rank{rank}.pt")
     dist.destroy_process_group()
 

@@ -16,6 +16,7 @@ from leanbayes.convert.record import conversions
 from leanbayes.errors import PredictionError
 from leanbayes.kl import kl, kl_kind, kl_sum
 from leanbayes.layers import BayesLayer
+from leanbayes.posteriors import Posterior
 from leanbayes.registry import methods
 from leanbayes.sampling import sites
 
@@ -50,7 +51,7 @@ def test_the_plan_is_what_happens(method, network):
     assert done.converted
     assert conversions(model) == dict.fromkeys(done.converted, config)
     assert done.parameters_after == sum(p.numel() for p in model.parameters())
-    assert sites(model)
+    assert bool(sites(model)) == config.random
 
 
 def test_the_config_survives_json(method, network):
@@ -73,6 +74,7 @@ def test_the_kl_is_finite_and_what_monte_carlo_says(method, network):
             value, kind = kl(q, prior, approximation).detach(), kl_kind(q, prior, approximation)
             kinds.add(kind)
             by_hand[id(q)] = value.sum()
+            q = q.active() if hasattr(q, "active") else q  # of a sparse one, what is random
             with torch.no_grad():
                 weights = (q.sample(q.noise()) for _ in range(draws))
                 sampled = torch.stack([q.log_prob(w) - prior.log_prob(w) for w in weights])
@@ -91,7 +93,7 @@ def test_training_moves_what_should_move_and_nothing_else(method, network):
     frozen.requires_grad_(False)
     before = {name: p.detach().clone() for name, p in model.named_parameters()}
     buffers = {name: b.clone() for name, b in model.named_buffers()}
-    train(model, *data(network), steps=2)
+    train(model, *data(network), steps=10)  # an ensemble trains its five members in turn
     for name, p in model.named_parameters():
         assert p.isfinite().all()
         # every trained parameter takes part in the loss: an unused one would stop DistributedDataParallel
@@ -112,7 +114,7 @@ def test_a_seed_repeats_a_prediction_whatever_the_chunk(method, network):
     reference = ask(model, x, seed=5)
     for options in ({"chunk": 1}, {"chunk": 3}, {"strategy": "loop"}, {"strategy": "vmap"}):
         assert torch.allclose(ask(model, x, seed=5, **options).probs, reference.probs, atol=1e-6)
-    assert not torch.equal(ask(model, x, seed=6).probs, reference.probs)
+    assert torch.equal(ask(model, x, seed=6).probs, reference.probs) != methods()[method].random
     assert torch.equal(ask(model.eval(), x, seed=5).probs, reference.probs)
     model.train()
     assert snapshot(model) == before
@@ -124,9 +126,10 @@ def test_mean_only_inference_is_one_network_or_refused(method, network):
     if not has_means(model):
         with pytest.raises(PredictionError):
             ask(model, x, mean_only=True)
-        with pytest.raises(lb.LeanBayesError):
-            lb.restore_(model)
-        return
+        if any(isinstance(site, Posterior) and not site.has_mean for site in sites(model).values()):
+            with pytest.raises(lb.LeanBayesError):
+                lb.restore_(model)
+        return  # an ensemble has no mean network either, but gives its first member back
     mean = ask(model, x, mean_only=True)
     assert torch.equal(mean.probs, ask(model, x, mean_only=True, seed=9).probs)
     plain = lb.restore_(copy.deepcopy(model))
@@ -139,8 +142,15 @@ def test_pretrained_weights_are_kept(method, network):
     plain = NETWORKS[network]()
     model, _ = converted(method, network)
     x, _ = data(network)
-    if has_means(model):
+    sparse = [layer for layer in model.modules() if hasattr(layer, "subspace")]
+    if has_means(model) and not sparse:
         assert torch.allclose(ask(model, x, mean_only=True).probs, ask(plain, x).probs, atol=1e-6)
+    kept = dict(plain.named_modules())
+    for name, layer in model.named_modules():
+        if layer in sparse:  # the largest of them
+            q, old = layer.posteriors["weight"], kept[name].weight
+            assert torch.equal(q.mean, torch.where(q.mean != 0, old, 0.0))
+            assert old[q.mean == 0].abs().max() <= old[q.mean != 0].abs().min()
 
 
 def test_save_and_load_give_the_same_answers(method, network, tmp_path):
@@ -171,14 +181,14 @@ def test_copies_pickles_and_state_dicts_give_the_same_answers(method, network):
 
 def test_tied_modules_convert_once(method, network):
     torch.manual_seed(1)
-    model = nn.Sequential(NETWORKS[network](), nn.Linear(3, 3))
-    model.append(model[1])
+    model = nn.Sequential(NETWORKS[network](), nn.ConstantPad1d((0, 5), 1.0), nn.Linear(8, 8))
+    model.append(model[2])
     done = lb.bayesianize_(model, methods()[method]())
-    assert model[1] is model[2]
-    assert "2" not in done.converted
+    assert model[2] is model[3]
+    assert "3" not in done.converted
     assert done.parameters_after == sum(p.numel() for p in model.parameters())
     assert len(sites(model)) == len({id(s) for s in sites(model).values()})
-    assert ask(model, data(network)[0]).probs.shape == (8, 3)
+    assert ask(model, data(network)[0]).probs.shape == (8, 8)
 
 
 def test_double_precision_stays_double(method, network):
@@ -201,6 +211,6 @@ def test_compiles_as_one_graph(method, network):
     model, _ = converted(method, network)
     x, _ = data(network)
     compiled = torch.compile(model, backend="aot_eager", fullgraph=True)
-    assert not torch.equal(compiled(x), compiled(x))
+    assert torch.equal(compiled(x), compiled(x)) != methods()[method].random
     compiled(x).sum().backward()
     assert all(p.grad is None or p.grad.isfinite().all() for p in model.parameters())

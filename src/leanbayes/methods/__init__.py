@@ -2,7 +2,11 @@
 
 from .base import Method
 from .dropout import Dropout
+from .ensemble import Ensemble
 from .mean_field import MeanField
+from .rigl import Rigl
+from .sparse_subspace import SparseSubspace
+from .variance import Variance
 from .variational_dropout import VariationalDropout
 
-__all__ = ["Dropout", "MeanField", "Method", "VariationalDropout"]
+__all__ = ["Dropout", "Ensemble", "MeanField", "Method", "Rigl", "SparseSubspace", "Variance", "VariationalDropout"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,6 +21,8 @@ class Method:
 
     version: ClassVar[int] = 1
     summary: ClassVar[str] = ""
+    random: ClassVar[bool] = True
+    """Whether its layers draw anything; a baseline may not."""
 
     def refuses(self, module: nn.Module) -> str | None:
         """Why this method cannot treat a module, or None where it can."""
@@ -29,12 +32,25 @@ class Method:
         """Whether the method on its own, without rules, takes this module of the model."""
         return self.refuses(module) is None
 
+    def parts(self, model: nn.Module) -> list[tuple[Method, Callable[[nn.Module], bool]]]:
+        """The method on its own as rules: what which modules of the model are given; the first that takes one wins."""
+        return [(self, lambda module: self.selects(module, model))]
+
+    def prepare(self, modules: Mapping[str, nn.Module], memo: dict[int, Posterior]) -> None:
+        """What a method has to know of all its modules together, by name, before the first `convert`; kept in memo."""
+
     def convert(self, module: nn.Module, memo: dict[int, Posterior]) -> nn.Module:
         """The module's replacement; the module itself is left as it is.
 
         memo: posteriors by the identity of the parameter they came from, so that tied parameters share one.
         """
         raise NotImplementedError
+
+    def attach(self, model: nn.Module) -> None:
+        """What a method has to do once all its layers stand in the model."""
+
+    def detach(self, model: nn.Module) -> None:
+        """And once they have been taken out again."""
 
     def callbacks(self, model: nn.Module) -> list[Any]:
         """What has to happen around training steps (see `leanbayes.train.callbacks`)."""

@@ -8,7 +8,7 @@ it is not needed. One that must survive a restart has ``state_dict()`` (plain va
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -28,6 +28,7 @@ class State:
     step: optimiser steps done. epoch: counts from 0. total_steps: None where the loader's length is unknown.
     terms: of the current batch, from after_backward on. row: the epoch's numbers, in epoch_end.
     stop: set a reason here to end training after the current epoch.
+    closure: computes the loss of the current batch once more, for callbacks that need another pass over it.
     """
 
     model: nn.Module
@@ -38,6 +39,7 @@ class State:
     terms: Terms | None = None
     row: dict[str, Any] | None = None
     stop: str | None = None
+    closure: Callable[[], Tensor] | None = None
 
 
 class Callback:

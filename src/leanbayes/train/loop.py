@@ -164,6 +164,7 @@ class Run:
         fabric, job, state = self.fabric, self.job, self.state
         inputs, targets = (batches.to(part, fabric.device) for part in batches.split(batch))
         state.terms = None
+        state.closure = lambda: job.elbo(job.model, self._forward(inputs), targets).loss
         notify(job.callbacks, "before_step", state)
         before = rng.capture_torch(fabric.device)
         self.optimizer.zero_grad()
