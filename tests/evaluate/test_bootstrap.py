@@ -10,11 +10,11 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from leanbayes.errors import EvaluationError
 from leanbayes.evaluate import aupr, auroc, fpr95
-from leanbayes.evaluate.bootstrap import _ranks, rank_replicates, replicates, resamplings, set_replicates
-from leanbayes.evaluate.calibration import equal_mass, from_bins
-from leanbayes.evaluate.intervals import difference, percentile
-from leanbayes.evaluate.selective import risk_coverage
-from leanbayes.evaluate.streams import Bins
+from leanbayes.evaluate.metrics.bootstrap import _ranks, rank_replicates, replicates, resamplings, set_replicates
+from leanbayes.evaluate.metrics.calibration import equal_mass, from_bins
+from leanbayes.evaluate.metrics.intervals import difference, percentile
+from leanbayes.evaluate.metrics.selective import risk_coverage
+from leanbayes.evaluate.metrics.streams import Bins
 
 NEAR = {"abs": 1e-9, "nan_ok": True}
 

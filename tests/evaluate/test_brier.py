@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from leanbayes.errors import EvaluationError
 from leanbayes.evaluate import Classification, brier
-from leanbayes.evaluate.brier import decomposition
+from leanbayes.evaluate.metrics.brier import decomposition
 
 
 def random_case(seed, rows=200, classes=4):

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leanbayes.errors import EvaluationError
-from leanbayes.evaluate import Classification, columns
-from leanbayes.evaluate.classwise import classwise_ace, classwise_ece, classwise_l2, debiased_l2, l1
-from leanbayes.evaluate.columns import OCTAVES, Columns, cell, equal_mass_table
+from leanbayes.evaluate import Classification
+from leanbayes.evaluate.metrics import columns
+from leanbayes.evaluate.metrics.classwise import classwise_ace, classwise_ece, classwise_l2, debiased_l2, l1
+from leanbayes.evaluate.metrics.columns import OCTAVES, Columns, cell, equal_mass_table
 
 
 def package(name):

@@ -11,10 +11,10 @@ import torch
 
 from leanbayes.errors import EvaluationError
 from leanbayes.evaluate import Classification, accuracy, brier, ece, mce, nll, reliability
-from leanbayes.evaluate.brier import decomposition
-from leanbayes.evaluate.calibration import adaptive_ece
-from leanbayes.evaluate.classwise import classwise_ace, classwise_ece, classwise_l2
-from leanbayes.evaluate.streams import Points
+from leanbayes.evaluate.metrics.brier import decomposition
+from leanbayes.evaluate.metrics.calibration import adaptive_ece
+from leanbayes.evaluate.metrics.classwise import classwise_ace, classwise_ece, classwise_l2
+from leanbayes.evaluate.metrics.streams import Points
 
 
 def package(name):

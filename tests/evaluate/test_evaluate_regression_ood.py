@@ -7,7 +7,7 @@ import torch
 
 from leanbayes.errors import EvaluationError
 from leanbayes.evaluate import Regression, aupr, auroc, coverage, fpr95, interval_width, log_density, mae, rmse
-from leanbayes.evaluate.ood import compare_sets, scores
+from leanbayes.evaluate.metrics.ood import compare_sets, scores
 from leanbayes.likelihoods import Custom
 
 

@@ -8,8 +8,9 @@ from scipy.special import rel_entr
 from scipy.stats import entropy
 
 from leanbayes.errors import EvaluationError
-from leanbayes.evaluate import Classification, accuracy, human
-from leanbayes.evaluate.human import cross_entropy, distance, entropy_gap, kl, votes
+from leanbayes.evaluate import Classification, accuracy
+from leanbayes.evaluate.metrics import human
+from leanbayes.evaluate.metrics.human import cross_entropy, distance, entropy_gap, kl, votes
 
 
 def random_case(seed, rows=150, classes=5):

@@ -10,7 +10,7 @@ from torch.distributions import Normal
 import leanbayes as lb
 from leanbayes.errors import EvaluationError
 from leanbayes.evaluate import Regression, coverage
-from leanbayes.evaluate.forecast import crps, interval_error, pit_histogram, sharpness
+from leanbayes.evaluate.metrics.forecast import crps, interval_error, pit_histogram, sharpness
 from leanbayes.predict import mixture
 
 LEVELS = (0.1, 0.3, 0.5, 0.7, 0.9, 0.95)

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from leanbayes.errors import EvaluationError
-from leanbayes.evaluate.selective import NEVER, best_aurc, risk_coverage
+from leanbayes.evaluate.metrics.selective import NEVER, best_aurc, risk_coverage
 
 
 def loop_curve(confidence, correct):

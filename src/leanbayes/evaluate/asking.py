@@ -11,14 +11,15 @@ from torch import Tensor, nn
 
 from .. import batches
 from ..errors import EvaluationError, LeanBayesError
-from . import checks, feed
-from . import ood as out_of_domain
-from .classification import Classification
+from . import feed
 from .latency import latency
+from .metrics import checks
+from .metrics import ood as out_of_domain
+from .metrics.classification import Classification
+from .metrics.regression import Regression
+from .metrics.streams import Points
 from .progress import Bar
-from .regression import Regression
 from .stages import Outcome
-from .streams import Points
 
 if TYPE_CHECKING:
     from ..likelihoods import Likelihood

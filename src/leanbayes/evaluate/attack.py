@@ -179,8 +179,8 @@ def perturb(
     from ..sampling import mix
     from ..undisturbed import undisturbed
     from . import attack_start as at
-    from . import checks
     from .attack_gradients import frozen, gradient
+    from .metrics import checks
 
     images = at.images_of(model, inputs, start)
     clean = at.clean_pixels(images, pixels, start)
@@ -226,7 +226,7 @@ def perturb(
 
 def summary(traces: Iterable[Trace], config: Attack) -> tuple[dict[str, float], dict[str, Any]]:
     """Rates over all data: the flat metrics of the last iteration, and the curve over iterations."""
-    from . import checks
+    from .metrics import checks
 
     names, count = ("success", "accuracy", "entropy"), 0
     sums = {name: [0.0] * (config.iterations + 1) for name in names}

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ..errors import DataError, EvaluationError
 from ..sampling import mix
-from . import checks
+from .metrics import checks
 
 if TYPE_CHECKING:
     from .attack import Attack

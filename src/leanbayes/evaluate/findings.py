@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from ..config import to_dict
-from . import ood as out_of_domain
+from .metrics import ood as out_of_domain
 from .result import Evaluation
 from .settings import reproduction
 
@@ -75,7 +75,7 @@ def selective(points: dict[str, Tensor], wished: tuple[float, ...]) -> tuple[dic
     >>> round(metrics["selective.coverage.0.99"], 3), sorted(curve["risk_coverage"])
     (0.667, ['coverage', 'risk', 'threshold'])
     """
-    from .selective import risk_coverage
+    from .metrics.selective import risk_coverage
 
     curve = risk_coverage(points["confidence"], points["correct"])
     metrics = {"aurc": curve.aurc(), "eaurc": curve.eaurc()}
@@ -94,7 +94,7 @@ def _replicates(
     outside: dict[str, dict[str, Tensor]],
 ) -> dict[str, list[float]]:
     """The bootstrap: the metrics again and again, on test data drawn with replacement."""
-    from . import bootstrap
+    from .metrics import bootstrap
 
     if not questions.replicates or not points:
         return {}
@@ -121,8 +121,8 @@ def _corruption(
 
 def _clean(asker: Asker, points: dict[str, Tensor]) -> dict[str, float]:
     """Accuracy, NLL and ECE of a few of the test data."""
-    from . import calibration
-    from .streams import Bins
+    from .metrics import calibration
+    from .metrics.streams import Bins
 
     sure, right, bins = points["confidence"], points["correct"], Bins(asker.binning["bins"])
     bins.update(sure, right)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from .. import files
 from ..errors import EvaluationError
 from . import plain
-from .intervals import Difference, difference, percentile
+from .metrics.intervals import Difference, difference, percentile
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -13,8 +13,8 @@ from .. import batches, config
 from . import arguments, asking, feed
 from .asking import Asker
 from .findings import findings
+from .metrics.regression import LEVELS
 from .progress import Bar
-from .regression import LEVELS
 from .result import Evaluation
 from .stages import Outcome, Stages, identity
 

@@ -13,7 +13,8 @@ from .. import batches
 from ..errors import EvaluationError, LeanBayesWarning
 from ..likelihoods import Categorical
 from ..undisturbed import undisturbed
-from . import checks, feed
+from . import feed
+from .metrics import checks
 from .progress import Bar
 
 COLDEST, HOTTEST = 0.01, 100.0

@@ -11,7 +11,7 @@ from .column import written as written
 from .metrics import COSTS, DECLINE, MAIN, METRICS, RANKS, SCORES
 
 if TYPE_CHECKING:
-    from ..evaluate.intervals import Difference
+    from ..evaluate.metrics.intervals import Difference
     from ..evaluate.result import Evaluation
 
 Mark = Literal["best", "noise"]

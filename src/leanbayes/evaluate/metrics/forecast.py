@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from ..errors import EvaluationError
+from ...errors import EvaluationError
 from . import checks
 
 
@@ -22,7 +22,7 @@ def crps(means: Tensor, variances: Tensor, targets: Tensor) -> float:
     >>> round(crps(torch.tensor([[1.0, 2.0]]), torch.tensor([[0.0, 0.0]]), torch.tensor([1.5, 4.0])), 6)
     1.25
     """
-    from ..predict import mixture
+    from ...predict import mixture
 
     if means.ndim < 2 or means.shape != variances.shape:
         raise EvaluationError(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ..errors import EvaluationError
+from ...errors import EvaluationError
 
 
 @dataclasses.dataclass(frozen=True)

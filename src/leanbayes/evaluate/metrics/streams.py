@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import EvaluationError
+from ...errors import EvaluationError
 from .checks import nonempty
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ..errors import EvaluationError
+from ...errors import EvaluationError
 from . import checks
 from .streams import Bins
 

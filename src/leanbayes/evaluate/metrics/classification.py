@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..errors import EvaluationError
+from ...errors import EvaluationError
 from . import calibration, checks, classwise, human
 from .brier import brier, brier_each, decompose
 from .checks import FLOOR

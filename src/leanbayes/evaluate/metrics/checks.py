@@ -7,7 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ..errors import EvaluationError
+from ...errors import EvaluationError
 
 FLOOR = torch.finfo(torch.float32).tiny
 """The probability below which NLL does not look: 1.2e-38, so that a true class given exactly 0 costs 87.3 nats."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ..errors import EvaluationError
+from ...errors import EvaluationError
 from . import checks
 from .checks import FLOOR
 

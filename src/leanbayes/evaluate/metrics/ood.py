@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import EvaluationError
+from ...errors import EvaluationError
 from . import checks
 
 if TYPE_CHECKING:
-    from ..predict import Predictive
+    from ...predict import Predictive
 
 Positive = Literal["ood", "in"]
 

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import EvaluationError
+from ...errors import EvaluationError
 from . import checks, ood
 from .calibration import check_binning, equal_ranks
 from .selective import best_aurc, check_answers, ends
