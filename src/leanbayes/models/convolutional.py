@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
+
 from torch import nn
 
 from ..errors import ConfigError
@@ -12,6 +14,8 @@ def convnet(
 ) -> nn.Sequential:
     """Conv ``width`` of 3x3 - conv 2 x ``width`` of 3x3 - pool - Linear ``hidden`` - Linear, with ReLU.
 
+    Layers are called conv1, conv2, dense1 and dense2.
+
     Shapes: (batch, in_channels, image_size, image_size) -> (batch, num_classes).
 
     >>> sum(p.numel() for p in convnet().parameters())
@@ -20,14 +24,15 @@ def convnet(
     if image_size < 2:
         raise ConfigError(f"convnet: expected an image_size of 2 or more, received {image_size}")
     side = image_size // 2
-    return nn.Sequential(
-        nn.Conv2d(in_channels, width, 3, padding=1),
-        nn.ReLU(),
-        nn.Conv2d(width, 2 * width, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.Linear(2 * width * side * side, hidden),
-        nn.ReLU(),
-        nn.Linear(hidden, num_classes),
-    )
+    layers: dict[str, nn.Module] = {
+        "conv1": nn.Conv2d(in_channels, width, 3, padding=1),
+        "act1": nn.ReLU(),
+        "conv2": nn.Conv2d(width, 2 * width, 3, padding=1),
+        "act2": nn.ReLU(),
+        "pool": nn.MaxPool2d(2),
+        "flatten": nn.Flatten(),
+        "dense1": nn.Linear(2 * width * side * side, hidden),
+        "act3": nn.ReLU(),
+        "dense2": nn.Linear(hidden, num_classes),
+    }
+    return nn.Sequential(OrderedDict(layers))
