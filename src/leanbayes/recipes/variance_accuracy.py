@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 DENSE: dict[str, Any] = {"batch_norm": True, "bias": False}  # LeNet-5 as run with one variance layer
 FOUR: dict[str, Any] = {"batch_norm": "dense"}  # and with four
-FAST: dict[str, Any] = {"lr_scale": 1e-2, "beta_scale": 0.99}
+FAST: dict[str, Any] = {"lr_scale": 3e-2, "beta_scale": 0.99}
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def vgg(methods: Mapping[str, Method], preset: str, **options: Any) -> Run:
         return run
     # smaller batches: a fifth of the images makes a fifth of the steps
     reduced = {"options": {"width": 0.25, **options}, "epochs": 12, "limit": 10_000, "test_limit": 2000}
-    return replace(run, **reduced, batch_size=50, **FAST)  # type: ignore[arg-type]
+    return replace(run, **reduced, batch_size=50, **{**FAST, "lr_scale": 1e-2})  # type: ignore[arg-type]
 
 
 def lines(preset: str) -> dict[str, Line]:
