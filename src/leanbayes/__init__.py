@@ -59,6 +59,7 @@ if TYPE_CHECKING:
     from .train.callbacks import callbacks as callbacks
     from .train.elbo import ELBO as ELBO
     from .train.fit import fit as fit
+    from .train.natural_gradient import NaturalGradientSGD as NaturalGradientSGD
     from .train.recalibrate import recalibrate_ as recalibrate_
     from .train.schedules import warmup as warmup
     from .train.transition import Transition as Transition
@@ -80,6 +81,7 @@ _HOMES = {
     "LeanBayesWarning": "errors",
     "LogUniform": "priors",
     "MeanField": "methods",
+    "NaturalGradientSGD": "train.natural_gradient",
     "Normal": "priors",
     "Pixels": "evaluate.pixels",
     "Plan": "convert.plan",

@@ -16,17 +16,27 @@ if TYPE_CHECKING:
 
     from .convolutional import convnet as convnet
     from .lenet import lenet5 as lenet5
+    from .mobilenet import mobilenet_v2 as mobilenet_v2
     from .perceptron import mlp as mlp
+    from .pyramidnet import pyramidnet_cifar as pyramidnet_cifar
+    from .pyramidnet import pyramidnet_small as pyramidnet_small
     from .resnet import resnet18 as resnet18
     from .resnet import resnet18_cifar as resnet18_cifar
+    from .resnext import resnext_cifar as resnext_cifar
     from .vgg import vgg_like as vgg_like
+    from .vgg11 import vgg11_bn as vgg11_bn
 
 _ROOMS = {
     "convnet": "convolutional",
     "lenet5": "lenet",
     "mlp": "perceptron",
+    "mobilenet_v2": "mobilenet",
+    "pyramidnet_cifar": "pyramidnet",
+    "pyramidnet_small": "pyramidnet",
     "resnet18": "resnet",
     "resnet18_cifar": "resnet",
+    "resnext_cifar": "resnext",
+    "vgg11_bn": "vgg11",
     "vgg_like": "vgg",
 }
 
@@ -34,8 +44,8 @@ _ROOMS = {
 def names() -> tuple[str, ...]:
     """What `build` knows.
 
-    >>> names()
-    ('convnet', 'lenet5', 'mlp', 'resnet18', 'resnet18_cifar', 'vgg_like')
+    >>> "lenet5" in names(), "resnet18" in names()
+    (True, True)
     """
     return tuple(_ROOMS)
 
