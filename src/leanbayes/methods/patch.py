@@ -1,0 +1,367 @@
+"""Ensemble model patching (Chang et al., 2019): several values for the few parameters that matter most."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from ..config import check_choice, check_flag, check_positive
+from ..errors import ConfigError, ConversionError
+from ..priors import Normal
+from ..registry import register
+from .base import Method
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from ..posteriors.base import Posterior
+    from ..posteriors.mixture import Assignment
+
+MOST = 1000
+
+
+@register
+@dataclass(frozen=True)
+class Patch(Method):
+    """K components for the parameters of norm layers, of the output, or of whatever layers it is given.
+
+    Args:
+        components: how many values each patched parameter has.
+        cross: every element takes a component by itself (ECMP, equation 5); otherwise a layer's weight and bias take
+            one together (EMP, equation 4).
+        shared: one component for all layers: an explicit ensemble of these parameters.
+        probabilities: of the components; none for all as likely.
+        prior: of the weights, Normal(0, tau^-1/2); None leaves them to the optimiser's weight decay.
+        bias_prior: of the biases (rho in the paper); as the weights' if none is given.
+        divergence: "equation 6" leaves the constants out; "bound" has them; "monte carlo" is unbiased.
+        init: where the other components start: close to the pretrained values, perturbed, or afresh, by the layer's own
+            initialisation (norm layers, which it starts at constants, are perturbed in either case).
+        perturbation: the size of the perturbation, relative to the root mean square of the tensor.
+        statistics: of a BatchNorm: shared by all components, or one set for each (EMP and ensembles only).
+        balanced: `predict` lays the assignments out so that every component is used equally often.
+
+    Component 0 is the model as it was. With three or more components the perturbations of the others sum to zero, so
+    that the mean of the mixture is the pretrained tensor. On its own it takes norm layers and the output layer: the
+    last weight layer in the order of registration.
+
+    >>> from torch import nn
+    >>> import leanbayes as lb
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+    >>> plan = lb.bayesianize_(model, Patch(components=5))
+    >>> plan.converted, plan.parameters_before, plan.parameters_after
+    (['1', '3'], 74, 210)
+    """
+
+    summary: ClassVar[str] = "several values for norm layers and the output, mixed; a few percent more parameters"
+
+    components: int = 5
+    cross: bool = True
+    shared: bool = False
+    probabilities: tuple[float, ...] = ()
+    prior: Normal | None = Normal()  # noqa: RUF009  (frozen)
+    bias_prior: Normal | None = None
+    divergence: Literal["equation 6", "bound", "monte carlo"] = "equation 6"
+    init: Literal["perturb", "fresh"] = "perturb"
+    perturbation: float = 0.1
+    statistics: Literal["shared", "component"] = "shared"
+    balanced: bool = True
+
+    def __post_init__(self) -> None:
+        _check_components(self.components)
+        check_flag(self, "cross", "shared", "balanced")
+        check_choice(self, "divergence", ("equation 6", "bound", "monte carlo"))
+        check_choice(self, "init", ("perturb", "fresh"))
+        check_choice(self, "statistics", ("shared", "component"))
+        check_positive(self, "perturbation")
+        _check_priors(self)
+        if self.cross and self.shared:
+            raise ConfigError("Patch: expected cross or shared, received both; shared=True needs cross=False")
+        if self.cross and self.statistics == "component":
+            raise ConfigError(
+                "Patch.statistics: expected 'shared' where every element has a component of its own (cross=True), "
+                "received 'component'; use cross=False"
+            )
+        self._check_probabilities()
+
+    def _check_probabilities(self) -> None:
+        if not isinstance(self.probabilities, tuple):
+            raise ConfigError(f"Patch.probabilities: expected a tuple of numbers, received {self.probabilities!r}")
+        if not self.probabilities:
+            return
+        if len(self.probabilities) != self.components:
+            raise ConfigError(
+                f"Patch.probabilities: expected one for each of {self.components} components, received "
+                f"{len(self.probabilities)}"
+            )
+        from ..posteriors.mixture import check_probabilities
+
+        check_probabilities("Patch.probabilities", self.probabilities)
+
+    @property
+    def p(self) -> tuple[float, ...]:
+        """The probability of every component."""
+        return self.probabilities or (1 / self.components,) * self.components
+
+    def refuses(self, module: nn.Module) -> str | None:
+        """Whatever is no norm layer with a weight and has no operation with one."""
+        from ..layers.patched import refusal
+
+        return refusal(module)
+
+    def selects(self, module: nn.Module, model: nn.Module) -> bool:
+        """Norm layers and the output."""
+        return norm_layer("", module) or module in _weight_layers(model)[-1:]
+
+    def prepare(self, modules: Mapping[str, nn.Module], memo: dict[int, Posterior]) -> None:
+        """Names tell the sites of a model apart."""
+        _remember(modules, memo)
+
+    def convert(self, module: nn.Module, memo: dict[int, Posterior]) -> nn.Module:
+        """A layer whose weight and bias are mixtures."""
+        from ..layers.patched import Patched
+        from ..posteriors.mixture import Mixture
+
+        known: dict[Any, Any] = memo
+        priors, posteriors = _priors(self, module), {}
+        name = known.get(("name", id(module)), "")
+        together = self._together(name, known)
+        for parameter_name, w in module._parameters.items():
+            if w is None:
+                continue
+            if id(w) not in memo:
+                site = together or self._site(tuple(w.shape), f"{name}.{parameter_name}")
+                memo[id(w)] = Mixture.from_tensor(w, site, self._others(module, parameter_name))
+            posteriors[parameter_name] = known[id(w)]
+        statistics = self.statistics if "running_mean" in module._buffers else "shared"
+        return Patched(module, posteriors, priors, approximation=self.divergence, statistics=statistics)
+
+    def attach(self, model: nn.Module) -> None:
+        """An assignment that all layers share is drawn once a pass."""
+        from ..layers.patched import attach
+
+        attach(model)
+
+    detach = attach
+
+    def _together(self, name: str, known: dict[Any, Any]) -> Assignment | None:
+        """The one index of a layer, or of all layers; None where every element has its own."""
+        if self.cross:
+            return None
+        if not self.shared:
+            return self._site((), name)
+        return known.setdefault(("assignment", self), self._site((), "", held=True))  # type: ignore[no-any-return]
+
+    def _site(self, shape: tuple[int, ...], name: str, held: bool = False) -> Assignment:
+        from ..posteriors.mixture import Assignment, BalancedAssignment
+
+        kind = BalancedAssignment if self.balanced else Assignment
+        return kind(shape, self.p, zlib.crc32(name.encode()), held=held)
+
+    def _others(self, module: nn.Module, name: str) -> Tensor:
+        """Where the other components of a parameter start, (K - 1, *shape)."""
+        import torch
+
+        from ..layers.patched import is_norm
+        from .mean_field import fresh
+
+        w: Any = module._parameters[name]
+        w = w.detach()
+        if w.is_meta or (self.init == "fresh" and not is_norm(module)):
+            each = [w if w.is_meta else fresh(module)._parameters[name] for _ in range(self.components - 1)]
+            return torch.stack(each).detach()  # type: ignore[arg-type]
+        size = _size(w) or _size(module._parameters["weight"].detach())  # type: ignore[union-attr]
+        noise = torch.randn((self.components - 1, *w.shape), dtype=w.dtype, device=w.device)
+        if self.components > 2:  # the mean stays where it was, and the spread what it would have been
+            p = torch.tensor(self.p[1:], dtype=torch.float64).to(w).reshape(-1, *(1,) * w.ndim)
+            noise = noise - (p * noise).sum(0) / p.sum()
+            noise = noise * ((self.components - 1) / (self.components - 2)) ** 0.5
+        if (row := getattr(module, "padding_idx", None)) is not None:
+            noise[:, row] = 0  # a constant
+        return w + self.perturbation * size * noise
+
+
+@register
+@dataclass(frozen=True)
+class DropConnect(Method):
+    """Every weight zero with probability ``rate``, otherwise itself / (1 - rate); no more parameters (table 2).
+
+    Args:
+        rate: the probability of zero.
+        prior: of the weights; None, as with dropout, leaves them to the optimiser's weight decay.
+        balanced: `predict` lays the zeros out so that every weight is dropped as often as the rate says.
+
+    On its own it takes every weight layer but the first.
+
+    >>> from torch import nn
+    >>> import leanbayes as lb
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> lb.bayesianize_(model, DropConnect(0.2)).growth
+    1.0
+    """
+
+    summary: ClassVar[str] = "single weights dropped at random; no more parameters"
+
+    rate: float = 0.1
+    prior: Normal | None = None
+    balanced: bool = True
+
+    def __post_init__(self) -> None:
+        check_positive(self, "rate")
+        if self.rate >= 1:
+            raise ConfigError(f"DropConnect.rate: expected a probability below 1, received {self.rate}")
+        check_flag(self, "balanced")
+        _check_priors(self)
+
+    def refuses(self, module: nn.Module) -> str | None:
+        """Whatever has no operation with a weight."""
+        from ..layers.operations import refusal
+
+        return refusal(module)
+
+    def selects(self, module: nn.Module, model: nn.Module) -> bool:
+        """Every weight layer but the first, if there are several."""
+        weights = _weight_layers(model)
+        return module in (weights[1:] or weights)
+
+    def prepare(self, modules: Mapping[str, nn.Module], memo: dict[int, Posterior]) -> None:
+        """Names tell the sites of a model apart."""
+        _remember(modules, memo)
+
+    def convert(self, module: nn.Module, memo: dict[int, Posterior]) -> nn.Module:
+        """A layer whose weight is a mixture of itself and zero."""
+        from ..layers.patched import Patched
+        from ..posteriors.mixture import drop_connect
+
+        known: dict[Any, Any] = memo
+        w: Any = module._parameters["weight"]
+        if id(w) not in memo:
+            number = zlib.crc32(known.get(("name", id(module)), "").encode())
+            memo[id(w)] = drop_connect(w, self.rate, number, balanced=self.balanced)
+        return Patched(module, {"weight": known[id(w)]}, {} if self.prior is None else {"weight": self.prior})
+
+
+@register
+@dataclass(frozen=True)
+class Point(Method):
+    """Point estimates with a prior: the shared layers of equation 6, beside patches. Nothing is random.
+
+    Args:
+        prior: of the weights; the KL gains (w - mean)^2 / (2 std^2).
+        bias_prior: of the biases; as the weights' if none is given.
+
+    Without it the layers that are not patched are left to the optimiser's weight decay.
+
+    >>> from torch import nn
+    >>> import leanbayes as lb
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    >>> lb.bayesianize_(model, {nn.BatchNorm1d: Patch(), nn.Linear: Point()}).converted
+    ['0', '1', '2']
+    """
+
+    summary: ClassVar[str] = "point estimates with a prior; nothing random"
+    random: ClassVar[bool] = False
+
+    prior: Normal = Normal()  # noqa: RUF009  (frozen)
+    bias_prior: Normal | None = None
+
+    def __post_init__(self) -> None:
+        if self.prior is None:
+            raise ConfigError("Point.prior: expected a prior such as lb.Normal(std=1.0), received None")
+        _check_priors(self)
+
+    def refuses(self, module: nn.Module) -> str | None:
+        """Whatever `Patch` refuses."""
+        from ..layers.patched import refusal
+
+        return refusal(module)
+
+    def convert(self, module: nn.Module, memo: dict[int, Posterior]) -> nn.Module:
+        """The same operation with the same parameters."""
+        from ..layers.patched import Patched
+
+        return Patched(module, {}, _priors(self, module))
+
+
+def norm_layer(name: str, module: nn.Module) -> bool:
+    """A selector: norm layers that can be patched."""
+    from ..layers.patched import is_norm, refusal
+
+    return is_norm(module) and refusal(module) is None
+
+
+def norms(patch: Patch | None = None) -> dict[Any, Method | None]:
+    """The rule set of norm layers alone: BatchNorm, LayerNorm and GroupNorm, whatever the network.
+
+    >>> import leanbayes as lb
+    >>> from leanbayes.models import resnet18
+    >>> lb.plan(resnet18(), norms(Patch(components=5))).growth - 1  # table 4: 0.328 %
+    0.0032849...
+    """
+    return {norm_layer: patch or Patch()}
+
+
+def norms_and_output(model: nn.Module, patch: Patch | None = None) -> dict[Any, Method | None]:
+    """The rule set of norm layers and the output, the last weight layer in the order of registration.
+
+    >>> import leanbayes as lb
+    >>> from leanbayes.models import resnet18
+    >>> lb.plan(model := resnet18(), norms_and_output(model)).parameters_after  # table 3
+    13779912
+    """
+    return {**norms(patch), _outer(model)[-1]: patch or Patch()}
+
+
+def norms_input_output(model: nn.Module, patch: Patch | None = None) -> dict[Any, Method | None]:
+    """The rule set of norm layers, the input and the output: the first and the last weight layer."""
+    return {**norms_and_output(model, patch), _outer(model)[0]: patch or Patch()}
+
+
+def _outer(model: nn.Module) -> list[nn.Module]:
+    if not (found := _weight_layers(model)):
+        raise ConversionError(
+            f"expected a model with a Linear, convolution or Embedding as its output, received a "
+            f"{type(model).__name__} without any that can be patched; write the rules by hand"
+        )
+    return found
+
+
+def _weight_layers(model: nn.Module) -> list[nn.Module]:
+    from ..layers.operations import refusal
+
+    return [module for module in model.modules() if refusal(module) is None]
+
+
+def _remember(modules: Mapping[str, nn.Module], memo: dict[int, Posterior]) -> None:
+    known: dict[Any, Any] = memo
+    known.update({("name", id(module)): name for name, module in modules.items()})
+
+
+def _priors(config: Any, module: nn.Module) -> dict[str, Normal]:
+    if config.prior is None:
+        return {}
+    own = [name for name, parameter in module._parameters.items() if parameter is not None]
+    return {name: config.bias_prior or config.prior if name == "bias" else config.prior for name in own}
+
+
+def _size(w: Tensor) -> float:
+    return float(w.square().mean().sqrt())
+
+
+def _check_components(components: Any) -> None:
+    if isinstance(components, bool) or not isinstance(components, int) or not 2 <= components <= MOST:
+        raise ConfigError(
+            f"Patch.components: expected a whole number from 2 to {MOST}, received {components!r}; "
+            "one component is the layer as it is: leave it alone"
+        )
+
+
+def _check_priors(config: Any) -> None:
+    name = type(config).__name__
+    for field in ("prior", "bias_prior"):
+        value = getattr(config, field, None)
+        if value is not None and not isinstance(value, Normal):
+            raise ConfigError(f"{name}.{field}: expected lb.Normal(std=...) or None, received {value!r}")
+    if config.prior is None and getattr(config, "bias_prior", None) is not None:
+        raise ConfigError(f"{name}.bias_prior: expected a prior of the weights with it, received prior=None")
