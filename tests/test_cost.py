@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 import leanbayes as lb
 from leanbayes import models
-from leanbayes.cost import Cost, cost
-from leanbayes.errors import DataError
+from leanbayes.cost import Cost, cost, seconds_of, training_bytes
+from leanbayes.errors import ConfigError, DataError
+from leanbayes.kernels import library
 
 # model, example, MACs for one datum
 COUNTED: dict[str, tuple[nn.Module, Any, int]] = {
@@ -183,3 +184,99 @@ def test_it_prints_and_serialises() -> None:
     assert "MACs are for one datum" in text
     assert json.loads(json.dumps(found.to_dict()))["layers"][0]["kind"] == "Conv2d"
     assert isinstance(found, Cost)
+
+
+def test_training_flops_are_those_of_the_paper() -> None:
+    x = torch.zeros(1, 3, 32, 32)
+    model = models.build("resnet18_cifar")
+    plain = cost(model, x)
+    assert plain.training_flops(50_000, 200) == 6 * 555_422_720 * 50_000 * 200
+    assert plain.inference_flops(samples=5) == 10 * 555_422_720
+    lb.bayesianize_(model, lb.MeanField())
+    dense = cost(model, x).training_flops(50_000, 200)
+    assert dense == 12 * 555_422_720 * 50_000 * 200  # 6.67e16, as its table 2 has for VD and SBP: 67.1e15
+    assert abs(dense / 67.1e15 - 1) < 0.01
+
+
+@pytest.mark.parametrize("stem", [None, lb.MeanField()])
+def test_a_dense_stem_is_part_of_the_bill(stem: Any) -> None:
+    model = models.build("resnet18_cifar")
+    lb.bayesianize_(model, {"conv1": stem, "*": lb.SparseSubspace(density=0.05)})
+    found = cost(model, torch.zeros(1, 3, 32, 32))
+    share = found.training_flops() / (12 * 555_422_720)
+    first = 27 * 64 * 32 * 32 / 555_422_720
+    assert share == pytest.approx(0.05 * (1 - first) + first * (0.5 if stem is None else 1), rel=1e-3)
+
+
+def test_passes_depend_on_how_noise_reaches_the_outputs() -> None:
+    for method, passes in (
+        (lb.MeanField(), 2),
+        (lb.MeanField(estimator="flipout"), 2),
+        (lb.MeanField(estimator="weight"), 1),
+        (lb.VariationalDropout(), 2),
+        (lb.Dropout(0.5), 1),
+        (lb.Rigl(density=0.5), 1),
+        (lb.SparseSubspace(density=0.5), 2),
+        (lb.Ensemble(members=2), 1),
+    ):
+        model = nn.Sequential(nn.Linear(8, 6), nn.ReLU(), nn.Linear(6, 4))
+        lb.bayesianize_(model, method)
+        found = cost(model, torch.rand(2, 8))
+        assert found.layers[-1].passes == passes, method
+        assert found.training_flops() == 6 * sum(layer.passes * layer.macs for layer in found.layers)
+
+
+def test_the_path_of_sparse_layers_and_why() -> None:
+    model = nn.Sequential(nn.Conv2d(8, 8, 3, dilation=2), nn.Flatten(), nn.Linear(128, 64), nn.Linear(64, 10))
+    rules = {"0": lb.Rigl(density=0.1), "2": lb.SparseSubspace(density=0.1), "3": lb.SparseSubspace(density=0.5)}
+    lb.bayesianize_(model, rules)
+    found = cost(model, torch.rand(2, 8, 8, 8))
+    paths = {layer.name: layer.path for layer in found.layers}
+    assert paths["0"].startswith("dense: ")
+    assert "50%" in paths["3"]
+    assert paths["2"] == "compiled" if library.reason() is None else paths["2"].startswith("dense: ")
+    assert "of 3 sparse layers take the compiled path" in str(found)
+    assert "3: a density of 50% is faster dense" in str(found)
+    assert "compiled path" not in str(cost(nn.Linear(2, 2), torch.rand(1, 2)))
+
+
+@pytest.mark.parametrize(("make", "copies"), [("SGD", 0), ("momentum", 1), ("Adam", 2)])
+def test_training_bytes_are_those_of_the_tensors(make: str, copies: int) -> None:
+    model = nn.Sequential(nn.Linear(40, 50), nn.BatchNorm1d(50), nn.Linear(50, 4))
+    lb.bayesianize_(model, {"0": lb.SparseSubspace(density=0.05)})
+    optimizer: torch.optim.Optimizer = (
+        torch.optim.Adam(model.parameters())
+        if make == "Adam"
+        else torch.optim.SGD(model.parameters(), 0.1, momentum=0.9 if copies else 0.0)
+    )
+    with pytest.raises(DataError, match=r"after a step"):
+        training_bytes(model, optimizer)
+    (model(torch.rand(8, 40)).sum() + lb.kl_sum(model)).backward()
+    optimizer.step()
+    found = training_bytes(model, optimizer)
+    numbers = 2 * 100 + 50 + 2 * 50 + 204  # active weights and biases, BatchNorm, the last layer
+    steps = 4 * len(list(model.parameters())) if make == "Adam" else 0
+    assert found.parameters == found.gradients == 4 * numbers
+    assert found.optimizer == copies * 4 * numbers + steps
+    assert found.buffers == 4 * 100 + 2 * 4 * 50 + 8
+    assert found.total == found.parameters + found.buffers + found.gradients + found.optimizer
+
+
+def test_training_bytes_count_shared_storage_once_and_refuse_strangers() -> None:
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+    model[1].weight = model[0].weight
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    model(torch.rand(2, 4)).sum().backward()
+    assert training_bytes(model, optimizer).parameters == training_bytes(model, optimizer).gradients == 64
+    with pytest.raises(ConfigError, match=r"none of its parameters"):
+        training_bytes(nn.Linear(2, 2), optimizer)
+    with pytest.raises(ConfigError, match=r"torch optimiser"):
+        training_bytes(model, "Adam")  # type: ignore[arg-type]
+
+
+def test_seconds_are_a_median_of_timed_calls() -> None:
+    calls: list[int] = []
+    assert seconds_of(lambda: calls.append(1), repeats=3) >= 0
+    assert len(calls) == 4
+    with pytest.raises(ConfigError, match=r"repeats"):
+        seconds_of(lambda: None, repeats=0)

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from .methods import MeanField as MeanField
     from .methods import Rigl as Rigl
     from .methods import SparseSubspace as SparseSubspace
+    from .methods import StructuredPruning as StructuredPruning
     from .methods import Variance as Variance
     from .methods import VariationalDropout as VariationalDropout
     from .predict.api import predict as predict
@@ -91,6 +92,7 @@ _HOMES = {
     "ScaleMixture": "priors",
     "Segmentation": "likelihoods",
     "SparseSubspace": "methods",
+    "StructuredPruning": "methods",
     "StudentT": "priors",
     "Transition": "train.transition",
     "Variance": "methods",

@@ -6,7 +6,18 @@ from .ensemble import Ensemble
 from .mean_field import MeanField
 from .rigl import Rigl
 from .sparse_subspace import SparseSubspace
+from .structured_pruning import StructuredPruning
 from .variance import Variance
 from .variational_dropout import VariationalDropout
 
-__all__ = ["Dropout", "Ensemble", "MeanField", "Method", "Rigl", "SparseSubspace", "Variance", "VariationalDropout"]
+__all__ = [
+    "Dropout",
+    "Ensemble",
+    "MeanField",
+    "Method",
+    "Rigl",
+    "SparseSubspace",
+    "StructuredPruning",
+    "Variance",
+    "VariationalDropout",
+]

@@ -1,0 +1,226 @@
+"""What sparse subspace VI saves: whole training steps, bytes, and the price of a mask update; against dense VI.
+
+Plain network, dense VI (local reparameterisation) and sparse subspace VI at 10 and 5 % take turns in one process, with
+the same batch and the same optimiser (SGD with momentum; forward, loss with KL, backward, step). The stem stays dense,
+as in the paper. Every contender runs in the memory format, contiguous or channels last, that a trial finds faster.
+
+Beside the times: the bytes of parameters, indices, gradients and optimiser state; what an update of the masks adds to a
+step (how many steps long one with an update is, in the same rounds, the kernels' new plans included; the update alone
+is one less); and which fraction of the machine's peak the arithmetic comes to, the peak being the best of large matrix
+products here and now. Operations are 2 a multiply-accumulate at the nonzeros, for mean and variance, forward and
+backward; "paths" says of each sparse layer whether it computes those alone.
+
+    python benchmarks/sparse.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+import leanbayes as lb
+from common import interleaved, parser, publish, result, timing
+from leanbayes.cost import cost, training_bytes
+from leanbayes.kernels import library
+from leanbayes.models import build
+from leanbayes.train.callbacks import State, notify
+
+PLAIN, DENSE = "plain network", "dense VI"
+DENSITIES = (0.1, 0.05)
+NEVER = 10**9
+"""An interval without updates."""
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A network, the layer that stays dense, and one batch."""
+
+    name: str
+    options: dict[str, Any]
+    stem: str
+    x: Tensor
+    y: Tensor
+    num_data: int
+
+
+@dataclass
+class Contender:
+    """A network in training, with the callbacks of its method."""
+
+    model: nn.Module
+    task: Problem
+    layout: str
+    optimiser: torch.optim.Optimizer = field(init=False)
+    state: State = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.model.train()
+        self.optimiser = torch.optim.SGD(self.model.parameters(), 1e-3, momentum=0.9)
+        self.hooks = lb.callbacks(self.model)
+        self.state = State(self.model, self.optimiser, total_steps=None)
+        notify(self.hooks, "fit_start", self.state)
+
+    def step(self) -> None:
+        """Forward, loss, backward, optimiser, and whatever the method does around them."""
+        task, state = self.task, self.state
+        notify(self.hooks, "before_step", state)
+        self.optimiser.zero_grad(set_to_none=True)
+        loss = F.cross_entropy(self.model(task.x), task.y) + lb.kl_sum(self.model) / task.num_data
+        loss.backward()
+        notify(self.hooks, "after_backward", state)
+        self.optimiser.step()
+        state.step += 1
+        notify(self.hooks, "after_step", state)
+
+
+def problems(quick: bool, batch: int) -> list[Problem]:
+    """ResNet-18 for CIFAR and LeNet-5; the quick ones are narrow and see small images."""
+    torch.manual_seed(0)
+    options, sides = ({"width": 8}, (8, 16)) if quick else ({}, (32, 28))
+    return [
+        Problem(name, more, "conv1", torch.randn(batch, channels, side, side), torch.randint(10, (batch,)), count)
+        for name, more, channels, side, count in (
+            ("resnet18_cifar", options, 3, sides[0], 50_000),
+            ("lenet5", {"image_size": sides[1]}, 1, sides[1], 60_000),
+        )
+    ]
+
+
+def network(task: Problem, rules: dict[str, Any] | None, layout: torch.memory_format) -> Contender:
+    """The network under some rules, from the same weights whatever they are."""
+    torch.manual_seed(1)
+    model = build(task.name, **task.options).to(memory_format=layout)  # type: ignore[call-overload]
+    if rules is not None:
+        lb.bayesianize_(model, rules)  # type: ignore[arg-type]
+    return Contender(model, task, str(layout).removeprefix("torch."))
+
+
+def faster(task: Problem, rules: dict[str, Any] | None, trials: int = 2) -> Contender:
+    """The network in the memory format in which its steps are faster."""
+    both = [network(task, rules, layout) for layout in (torch.contiguous_format, torch.channels_last)]
+    seconds = interleaved({one.layout: one.step for one in both}, trials)
+    return min(both, key=lambda one: min(seconds[one.layout]))
+
+
+def sparse_rules(task: Problem, density: float, interval: int) -> dict[str, Any]:
+    """Sparse subspace VI with a dense stem; its replacement rate stays at 0.3, the most that training ever replaces."""
+    steady = {"schedule": "constant", "until": 1.0, "interval": interval}
+    return {
+        task.stem: lb.MeanField(random_bias=False),
+        "*": lb.SparseSubspace(density=density, **steady),  # type: ignore[arg-type]
+    }
+
+
+def entrants(task: Problem) -> dict[str, Contender]:
+    """All that take turns; for every density one that never updates its masks, and one that does at every step."""
+    found = {PLAIN: faster(task, None), DENSE: faster(task, {"*": lb.MeanField(random_bias=False)})}
+    for density in DENSITIES:
+        found[f"sparse {density:.0%}"] = faster(task, sparse_rules(task, density, NEVER))
+        found[f"sparse {density:.0%}, updating"] = faster(task, sparse_rules(task, density, 1))
+    return found
+
+
+def peak(size: int, seconds: float) -> float:
+    """The most floating-point operations a second that a product of float32 matrices has shown within some seconds."""
+    a, b, c = torch.randn(size, size), torch.randn(size, size), torch.empty(size, size)
+    best, until = float("inf"), time.perf_counter() + seconds
+    torch.mm(a, b, out=c)
+    while time.perf_counter() < until:
+        start = time.perf_counter()
+        torch.mm(a, b, out=c)
+        best = min(best, time.perf_counter() - start)
+    return 2 * size**3 / best
+
+
+def operations(contender: Contender) -> int:
+    """Of one training step, nominal; a sparse layer off the compiled path does more than that."""
+    return cost(contender.model, contender.task.x[:1]).training_flops(len(contender.task.x))
+
+
+def measure(task: Problem, repeats: int, machine: float) -> dict[str, dict[str, Any]]:
+    """Times, bytes and fractions of the peak by contender."""
+    found = entrants(task)
+    runs: dict[str, Callable[[], None]] = {name: contender.step for name, contender in found.items()}
+    seconds = interleaved(runs, repeats)
+    raw: dict[str, dict[str, Any]] = {}
+    for name, contender in found.items():
+        bill = cost(contender.model, task.x[:1])
+        sizes = training_bytes(contender.model, contender.optimiser)
+        least = min(seconds[name])
+        raw[name] = {
+            **timing(seconds[name], seconds[DENSE]),
+            "x_dense": min(seconds[DENSE]) / least,
+            "x_plain": min(seconds[PLAIN]) / least,
+            "operations": operations(contender),
+            "of_peak": operations(contender) / least / machine,
+            "bytes": {"total": sizes.total, **vars(sizes)},
+            "layout": contender.layout,
+            "paths": {layer.name: layer.path for layer in bill.layers if layer.path},
+        }
+    for density in DENSITIES:
+        still, moving = (raw[f"sparse {density:.0%}{more}"] for more in ("", ", updating"))
+        still["updating_in_steps"] = moving["seconds_min"] / still["seconds_min"]
+    for entry in raw.values():
+        entry["bytes_of_dense"] = entry["bytes"]["total"] / raw[DENSE]["bytes"]["total"]
+    return raw
+
+
+def main() -> None:
+    """Measure, print and write."""
+    options = _options()
+    torch.set_num_threads(options.threads)
+    machine = peak(*((256, 0.2) if options.quick else (2048, 5.0)))
+    raw: dict[str, Any] = {"peak_flops": machine}
+    ratios: dict[str, float] = {}
+    for task in problems(options.quick, options.batch):
+        raw[task.name] = measure(task, options.repeats, machine)
+        for density in DENSITIES:
+            entry, name = raw[task.name][f"sparse {density:.0%}"], f"{task.name} {density:.0%}"
+            ratios[f"{name}: dense VI / sparse"] = entry["x_dense"]
+            ratios[f"{name}: plain / sparse"] = entry["x_plain"]
+            ratios[f"{name}: bytes of dense VI"] = entry["bytes_of_dense"]
+            ratios[f"{name}: step with an update / step"] = entry["updating_in_steps"]
+            ratios[f"{name}: fraction of peak"] = entry["of_peak"]
+    threads = torch.get_num_threads()
+    settings = {"batch": options.batch, "optimiser": "SGD with momentum", "kernels": library.instructions()}
+    header = ("", "s (min)", "x dense VI", "x plain", "bytes", "of dense VI", "of peak", "with update / step")
+    publish(
+        result("sparse", ratios, raw, **settings),
+        options,
+        f"One training step, batch {options.batch}, {threads} threads, peak {machine / 1e9:.0f} GFLOP/s",
+        [header, *(_row(name, who, found) for name in raw if name != "peak_flops" for who, found in raw[name].items())],
+    )
+
+
+def _row(name: str, who: str, found: dict[str, Any]) -> tuple[str, ...]:
+    update = found.get("updating_in_steps")
+    return (
+        f"{name}, {who}",
+        f"{found['seconds_min']:.4f}",
+        f"{found['x_dense']:.2f}",
+        f"{found['x_plain']:.2f}",
+        f"{found['bytes']['total']:,}",
+        f"{found['bytes_of_dense']:.1%}",
+        f"{found['of_peak']:.1%}",
+        "-" if update is None else f"{update:.2f}",
+    )
+
+
+def _options() -> argparse.Namespace:
+    options = parser(__doc__, repeats=7)
+    options.add_argument("--batch", type=int, default=128)
+    found = options.parse_args()
+    if found.quick:
+        found.repeats, found.batch = min(found.repeats, 2), min(found.batch, 32)
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,183 @@
+"""Figure 2, right, of sparse subspace VI: the removal criteria, and dense VI, by where sigma starts; and which weights
+the criteria agree to remove (tables 5 to 7, figure 5).
+
+Criterion 4, SNR(|theta|), is an increasing function of criterion 2, |mu| / sigma: the two remove the same weights, and
+their rows are equal. That the paper's removals differ (an IoU of 0.08 in the end) is most likely rounding: its formula
+in single precision is flat for small ratios, so that ties decide. "snr-abs, as published" is that formula in that
+precision, for the IoU alone.
+
+IoU: of the sets of K_t weights a layer that two criteria would remove at an update, over all layers of a run under the
+default criterion; looked at after the gradients of the update's step, before the step. removed: the paper's measure.
+kept: of the weights that stay. "average IoU" is figure 5: the mean over the ten pairs of the first five criteria.
+The paper averages over its own runs of ResNet-18 on CIFAR-100. By the time of single steps the cpu preset takes half
+an hour on two cores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from functools import partial
+from itertools import combinations
+from typing import TYPE_CHECKING, Any
+
+from ..methods.sparse_subspace import REMOVALS, SparseSubspace
+from .base import Jobs, Metrics, Row, recipe
+from .sparse import Run, Setting, digits, done, lenet, lines, published, quality, trained
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from ..train.callbacks import State
+
+SETTINGS: dict[str, Setting] = {"smoke": digits(), "cpu": lenet(seeds=1), "paper": published("cifar100")}
+STDS = (0.001, 0.003, 0.01)
+DENSITY = 0.1
+PUBLISHED = "snr-abs, as published"
+FIRST_FIVE = REMOVALS[:5]
+STAGES = ("start", "middle", "end")
+PAPER: dict[str, tuple[float, ...]] = {  # tables 5 to 7, at the start, in the middle and at the end of training
+    "mean & snr": (0.9995, 0.9999, 0.9998),
+    "mean & abs": (0.9122, 0.7723, 0.1528),
+    "mean & snr-abs": (0.9981, 0.8177, 0.0829),
+    "mean & exp": (0.9122, 0.7722, 0.1190),
+    "snr & abs": (0.9118, 0.7722, 0.1528),
+    "snr & snr-abs": (0.9985, 0.8177, 0.0829),
+    "snr & exp": (0.9118, 0.7722, 0.1190),
+    "abs & snr-abs": (0.9118, 0.6786, 0.0389),
+    "abs & exp": (0.9996, 0.9895, 0.8501),
+    "snr-abs & exp": (0.9118, 0.6790, 0.0374),
+}
+
+
+@recipe(
+    "sparse-criteria",
+    "sparse subspace VI, figures 2 right and 5, tables 5 to 7: removal criteria by sigma, and what they agree on",
+    seeds={name: setting.seeds for name, setting in SETTINGS.items()},
+)
+def rows(preset: str, jobs: Jobs) -> Iterator[Row]:
+    """A row for every criterion and sigma, for dense VI with and without warm-up, then the overlaps."""
+    setting = SETTINGS[preset]
+    found: list[tuple[str, float, Run]] = []
+    for std in STDS[2:] if preset == "smoke" else STDS:
+        dense = setting.dense(std)
+        found += [("dense VI", std, dense), ("dense VI, no warm-up", std, replace(dense, warmup=0.0))]
+        found += [(name, std, setting.subspace(DENSITY, removal=name, std=std)) for name in REMOVALS]
+    for name, std, run in found:
+        runs = [
+            done(
+                jobs, run, seed, f"{name}, sigma {std:g}",
+                partial(quality, samples=setting.samples, seed=seed), samples=setting.samples,
+            )
+            for seed in range(setting.seeds)
+        ]  # fmt: skip
+        yield Row(run.data, name, std, runs, paper={})
+    yield from _overlaps(setting, jobs, full=preset == "paper")
+
+
+def _overlaps(setting: Setting, jobs: Jobs, full: bool) -> Iterator[Row]:
+    run, runs = setting.subspace(DENSITY), []
+    for seed in range(setting.seeds):
+        key = {**run.key(seed), "measured": "overlap of removal criteria"}
+        runs.append(jobs(key, partial(overlaps, run, seed), label=f"overlap of criteria on {run.data}, seed {seed}"))
+    pairs = [f"{a} & {b}" for a, b in combinations((*REMOVALS, PUBLISHED), 2)]
+    for number, stage in enumerate(STAGES):
+        for pair in pairs:
+            each = [{kind: one[f"{stage} {kind} {pair}"] for kind in ("removed", "kept")} for one in runs]
+            paper = {"removed": PAPER[pair][number]} if pair in PAPER and full else {}
+            yield Row(run.data, f"IoU at the {stage}", pair, each, paper=paper)
+    steps = sorted({int(name.split()[1]) for name in runs[0] if name.startswith("update ")})
+    for step in steps:
+        yield Row(run.data, "average IoU", step, [{"removed": one[f"update {step}"]} for one in runs], paper={})
+
+
+def overlaps(run: Run, seed: int) -> Metrics:
+    """IoUs of all pairs at three stages, and their average at every update."""
+    watch = Overlaps(next(m for m in run.methods.values() if isinstance(m, SparseSubspace)))
+    trained(run, seed, callbacks=[watch])
+    seen = watch.seen
+    found: Metrics = {}
+    for stage, (_, values) in zip(STAGES, (seen[0], seen[len(seen) // 2], seen[-1]), strict=True):
+        found |= {f"{stage} {name}": value for name, value in values.items()}
+    five = [f"removed {a} & {b}" for a, b in combinations(FIRST_FIVE, 2)]
+    return found | {f"update {step}": sum(values[name] for name in five) / len(five) for step, values in seen}
+
+
+class Overlaps:
+    """A callback that asks at every update what each criterion would remove.
+
+    seen: the step of every update, and the IoU of each pair by name.
+    """
+
+    def __init__(self, method: SparseSubspace) -> None:
+        self.method = method
+        self.seen: list[tuple[int, Metrics]] = []
+
+    def after_backward(self, state: State) -> None:
+        """Before the step: what is removed after it is not there any more for callbacks that come later."""
+        from ..posteriors.scale import std_from_rho
+        from ..posteriors.sparse import SparseGaussian
+        from ..train.subspace import replacement_rate
+
+        method, step = self.method, state.step + 1
+        if step % method.interval or state.total_steps is None:
+            return
+        rate = replacement_rate(method.schedule, method.replacement, step, method.until * state.total_steps)
+        layers = [q for q in state.model.modules() if isinstance(q, SparseGaussian)]
+        removed: list[dict[str, Tensor]] = []
+        for q in layers:
+            if count := int(rate * len(q.index)):
+                removed.append(removals(q.loc.detach(), std_from_rho(q.rho).detach(), count, method.lam))
+        if removed:
+            self.seen.append((step, agreement(removed)))
+
+
+def removals(mu: Tensor, sigma: Tensor, count: int, lam: float) -> dict[str, Tensor]:
+    """Masks (n,) of the ``count`` weights that each criterion would remove.
+
+    >>> import torch
+    >>> found = removals(torch.tensor([0.1, 0.2, 0.3]), torch.tensor([0.01, 0.1, 0.1]), 1, lam=1.0)
+    >>> found["mean"].tolist(), found["snr"].tolist()
+    ([True, False, False], [False, True, False])
+    """
+    import torch
+
+    from ..posteriors.criteria import removal_score
+
+    scores = {name: removal_score(name, mu, sigma, lam) for name in REMOVALS} | {PUBLISHED: as_published(mu, sigma)}
+    return {
+        name: torch.zeros_like(mu, dtype=torch.bool).index_fill(0, s.topk(count, largest=False).indices, True)
+        for name, s in scores.items()
+    }
+
+
+def as_published(mu: Tensor, sigma: Tensor) -> Tensor:
+    """Equation 7 as it stands, in single precision: SNR(|theta|), flat and full of ties where |mu| << sigma."""
+    import math
+
+    import torch
+
+    mu, sigma = mu.float(), sigma.float()
+    r = mu / sigma
+    mean = mu * (2 * torch.special.ndtr(r) - 1) + 2 * sigma / math.sqrt(2 * math.pi) * torch.exp(-0.5 * r * r)
+    return mean / (sigma * sigma + mu * mu - mean * mean).clamp_min(1e-30).sqrt()
+
+
+def agreement(removed: list[dict[str, Tensor]]) -> Metrics:
+    """Intersection over union of what two criteria remove, and of what they keep, over all layers.
+
+    removed: for every layer the masks by criterion.
+    """
+    found: Metrics = {}
+    for a, b in combinations(removed[0], 2):
+        for kind in ("removed", "kept"):
+            pairs = [(m[a], m[b]) if kind == "removed" else (~m[a], ~m[b]) for m in removed]
+            common = sum(int((x & y).sum()) for x, y in pairs)
+            found[f"{kind} {a} & {b}"] = common / max(sum(int((x | y).sum()) for x, y in pairs), 1)
+    return found
+
+
+def figure(result: Mapping[str, Any]) -> str:
+    """Figure 2, right, as SVG: accuracy against sigma at the start."""
+    methods = ("dense VI", "dense VI, no warm-up", *REMOVALS)
+    return lines(result, "Removal criteria by sigma", "sigma at the start", float, methods=methods, log=True)
