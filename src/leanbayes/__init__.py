@@ -38,9 +38,12 @@ if TYPE_CHECKING:
     from .likelihoods import Classification as Classification
     from .likelihoods import Regression as Regression
     from .likelihoods import Segmentation as Segmentation
+    from .methods import DropConnect as DropConnect
     from .methods import Dropout as Dropout
     from .methods import Ensemble as Ensemble
     from .methods import MeanField as MeanField
+    from .methods import Patch as Patch
+    from .methods import Point as Point
     from .methods import Rigl as Rigl
     from .methods import SparseSubspace as SparseSubspace
     from .methods import StructuredPruning as StructuredPruning
@@ -73,6 +76,7 @@ _HOMES = {
     "Classification": "likelihoods",
     "Comparison": "evaluate.result",
     "Corruptions": "evaluate.corruption",
+    "DropConnect": "methods",
     "Dropout": "methods",
     "ELBO": "train.elbo",
     "EarlyStopping": "train.callbacks",
@@ -84,8 +88,10 @@ _HOMES = {
     "MeanField": "methods",
     "NaturalGradientSGD": "train.natural_gradient",
     "Normal": "priors",
+    "Patch": "methods",
     "Pixels": "evaluate.pixels",
     "Plan": "convert.plan",
+    "Point": "methods",
     "Predictive": "predict.predictive",
     "Regression": "likelihoods",
     "Rigl": "methods",

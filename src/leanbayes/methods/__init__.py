@@ -4,6 +4,7 @@ from .base import Method
 from .dropout import Dropout
 from .ensemble import Ensemble
 from .mean_field import MeanField
+from .patch import DropConnect, Patch, Point
 from .rigl import Rigl
 from .sparse_subspace import SparseSubspace
 from .structured_pruning import StructuredPruning
@@ -11,10 +12,13 @@ from .variance import Variance
 from .variational_dropout import VariationalDropout
 
 __all__ = [
+    "DropConnect",
     "Dropout",
     "Ensemble",
     "MeanField",
     "Method",
+    "Patch",
+    "Point",
     "Rigl",
     "SparseSubspace",
     "StructuredPruning",
