@@ -111,8 +111,9 @@ class Patch(Method):
         return refusal(module)
 
     def selects(self, module: nn.Module, model: nn.Module) -> bool:
-        """Norm layers and the output."""
-        return norm_layer("", module) or module in _weight_layers(model)[-1:]
+        """Norm layers and the output, with whatever shares the output's weight (an Embedding, say)."""
+        weights = _weight_layers(model)
+        return norm_layer("", module) or module in _with_ties(weights[-1:], weights)
 
     def prepare(self, modules: Mapping[str, nn.Module], memo: dict[int, Posterior]) -> None:
         """Names tell the sites of a model apart."""
@@ -221,9 +222,9 @@ class DropConnect(Method):
         return refusal(module)
 
     def selects(self, module: nn.Module, model: nn.Module) -> bool:
-        """Every weight layer but the first, if there are several."""
+        """Every weight layer but the first, if there are several and it shares its weight with none of them."""
         weights = _weight_layers(model)
-        return module in (weights[1:] or weights)
+        return module in _with_ties(weights[1:] or weights, weights)
 
     def prepare(self, modules: Mapping[str, nn.Module], memo: dict[int, Posterior]) -> None:
         """Names tell the sites of a model apart."""
@@ -331,6 +332,12 @@ def _weight_layers(model: nn.Module) -> list[nn.Module]:
     from ..layers.operations import refusal
 
     return [module for module in model.modules() if refusal(module) is None]
+
+
+def _with_ties(chosen: list[nn.Module], weights: list[nn.Module]) -> list[nn.Module]:
+    """The chosen layers, and those that share a weight with one of them: a tied tensor is one random variable."""
+    shared = {id(layer._parameters["weight"]) for layer in chosen}
+    return [layer for layer in weights if id(layer._parameters["weight"]) in shared]
 
 
 def _remember(modules: Mapping[str, nn.Module], memo: dict[int, Posterior]) -> None:
