@@ -31,7 +31,7 @@ def plain(y):
 
 def close(ours, theirs, name):
     ours, theirs = ours.detach(), theirs.detach()
-    scale = theirs.abs().max().clamp_min(1e-6)
+    scale = theirs.abs().max().clamp_min(0.1)  # of the terms: a sum of few of them may cancel
     assert float((ours - theirs).abs().max() / scale) < 1e-5, name
 
 
