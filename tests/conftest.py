@@ -4,10 +4,13 @@ import os
 
 import pytest
 import torch
+from hypothesis import settings
 
 from leanbayes.kernels import library
 
 torch.set_num_threads(1)
+settings.register_profile("repeatable", derandomize=True)  # the same examples in every run
+settings.load_profile("repeatable")
 if not library.FILE.exists():  # no compiler when it was installed: the twins run, and need not say so in every test
     os.environ["LEANBAYES_KERNELS"] = "off"
 
