@@ -15,7 +15,9 @@ from torch import Tensor, nn
 from .errors import ConfigError
 from .posteriors import FactorisedGaussian, MultiplicativeGaussian, Posterior, ZeroMeanGaussian
 from .posteriors.base import above_zero
+from .posteriors.log_normal import TruncatedLogNormal, kl_to_log_uniform
 from .posteriors.log_uniform import cui, exact, kingma, molchanov, monte_carlo
+from .posteriors.mixture import SIGMA, Mixture
 from .posteriors.sparse import SparseGaussian
 from .posteriors.student_t import expected_log1p_square
 from .priors import LogUniform, Normal, Prior, StudentT
@@ -209,3 +211,39 @@ def _log_uniform_sampled(q: FactorisedGaussian, p: LogUniform, samples: int) -> 
 @register_kl(ZeroMeanGaussian, LogUniform, kind="up to a constant", name="monte carlo")
 def _nothing_to_sample(q: ZeroMeanGaussian, p: LogUniform, _: int) -> Tensor:
     return torch.zeros_like(q.like, requires_grad=False)
+
+
+@register_kl(TruncatedLogNormal, LogUniform, kind="up to a constant")
+def _cut_to_the_interval(q: TruncatedLogNormal, p: LogUniform, _: int) -> Tensor:
+    """Of the prior cut to q's interval; that of the whole line is improper, and a constant away."""
+    return kl_to_log_uniform(q)
+
+
+@register_kl(Mixture, Normal, kind="up to a constant", name="equation 6")
+def _of_centres(q: Mixture, p: Normal, _: int) -> Tensor:
+    """sum_k p_k (M_k - mean)^2 / (2 std^2), elementwise: the part of the bound that depends on the centres."""
+    return (q.component_weights() * (q.centres - p.mean).square()).sum(0) / (2 * p.std**2)
+
+
+@register_kl(Mixture, Normal, kind="approximation", name="bound")
+def _of_components(q: Mixture, p: Normal, _: int) -> Tensor:
+    """sum_k p_k KL(N(M_k, sigma^2) || p), elementwise, with all constants: never below the KL.
+
+    The entropy of a mixture is at least the mean of its components' and at most H(p) above it (equation 7 of the paper,
+    which has it the wrong way round): so KL lies between this sum less H(p) for each index, which it attains where the
+    components are apart, and this sum.
+    """
+    ratio = SIGMA / p.std
+    return _of_centres(q, p, 1) + 0.5 * (ratio * ratio - 1) - math.log(ratio)
+
+
+@register_kl(Mixture, Normal, kind="monte carlo")
+def _of_draws(q: Mixture, p: Normal, samples: int) -> Tensor:
+    """E_q[log q - log p] with sigma in it: the sum over components is exact, and eps is drawn."""
+    weights, total = q.component_weights(), torch.zeros_like(q.like)
+    for _ in range(samples):
+        for k, centre in enumerate(q.centres):
+            # log q sees the shift sigma * eps in double: it would be lost beside a centre of order one
+            w = centre.double() + SIGMA * torch.randn_like(centre, dtype=torch.float64)
+            total = total + weights[k] * (q.log_prob(w) - p.log_prob(w)).to(total.dtype)
+    return total / samples

@@ -143,3 +143,22 @@ def test_a_failure_is_not_a_usage_error(tmp_path, run):
     assert json.loads(out)["error"]["type"] == "TrainingError"
     assert err.startswith("leanbayes: ")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_recipe_that_draws_writes_its_figure_beside_the_result(tmp_path, monkeypatch, run):
+    from leanbayes.recipes import base, variance_attack
+
+    def rows(preset, jobs):
+        for iteration in (0, 1):
+            found = {"success": 0.1 * iteration, "entropy": 0.2, "clean_entropy": 0.1, "accuracy": 0.9}
+            yield base.Row("digits", "dropout", iteration, [found], paper={})
+
+    rows.__module__ = variance_attack.__name__  # whose file has a function `figure`
+    monkeypatch.setitem(base._RECIPES, "toy", base.Recipe("toy", "two rows", {"cpu": 1}, rows))
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = run("reproduce", "toy", "--preset", "cpu")
+    assert code == DONE
+    picture = tmp_path / "results" / "figures" / "toy.cpu.svg"
+    assert str(picture.relative_to(tmp_path)) in out
+    assert picture.read_text(encoding="utf-8").lstrip().startswith("<svg")
+    assert base.recipes()["baselines"].figure is None

@@ -31,7 +31,7 @@ def test_moments_are_those_of_draws(indices):
         w = torch.stack([q.sample(q.noise()) for _ in range(draws)])
     spread = 5 * q.std / math.sqrt(draws)
     assert ((w.mean(0) - q.mean).abs() < spread).all()
-    fourth = (q._weights() * (q.centres - q.mean) ** 4).sum(0)
+    fourth = (q.component_weights() * (q.centres - q.mean) ** 4).sum(0)
     error = ((fourth - q.variance**2) / draws).sqrt()
     assert ((w.var(0) - q.variance).abs() < 5 * error + 1e-6).all()
 

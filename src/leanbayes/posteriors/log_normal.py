@@ -9,8 +9,6 @@ import torch
 from torch import Tensor
 
 from ..errors import ConfigError
-from ..kl import register_kl
-from ..priors import LogUniform
 from ..sampling import draw
 from .base import Posterior, as_parameter
 
@@ -135,12 +133,6 @@ def kl_to_log_uniform(q: TruncatedLogNormal) -> Tensor:
     entropy = 0.5 * math.log(2 * math.pi * math.e) + std.log() + log_p
     entropy = entropy + 0.5 * (_slope(alpha, log_p) - _slope(beta, log_p))
     return q.masked((math.log(-q.low) - entropy).to(q.dtype))
-
-
-@register_kl(TruncatedLogNormal, LogUniform, kind="up to a constant")
-def _against_log_uniform(q: TruncatedLogNormal, p: LogUniform, _: int) -> Tensor:
-    """Of the prior cut to q's interval; that of the whole line is improper, and a constant away."""
-    return kl_to_log_uniform(q)
 
 
 def log_interval(lo: Tensor, hi: Tensor) -> Tensor:

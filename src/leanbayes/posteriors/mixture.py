@@ -23,8 +23,6 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ConfigError
-from ..kl import register_kl
-from ..priors import Normal
 from ..sampling import context, draw, mix
 from .base import Posterior, as_parameter, check_floating
 
@@ -206,7 +204,7 @@ class Mixture(Posterior):
     @property
     def mean(self) -> Tensor:
         """sum_k p_k M_k."""
-        return (self._weights() * self.centres).sum(0)
+        return (self.component_weights() * self.centres).sum(0)
 
     @property
     def std(self) -> Tensor:
@@ -215,7 +213,7 @@ class Mixture(Posterior):
 
     @property
     def variance(self) -> Tensor:
-        return (self._weights() * (self.centres - self.mean).square()).sum(0)
+        return (self.component_weights() * (self.centres - self.mean).square()).sum(0)
 
     def noise(self, generator: torch.Generator | None = None) -> Tensor:
         """The indices of the assignment: those of the sampling context where it has them."""
@@ -239,14 +237,14 @@ class Mixture(Posterior):
         group = _broadcast(self.assignment.shape, tuple(self.shape))
         assert group is not None
         size = math.prod(self.shape) // max(math.prod(group), 1)
-        joint = torch.logsumexp(each.sum_to_size(self.components, *group) + self._weights().log(), 0)
+        joint = torch.logsumexp(each.sum_to_size(self.components, *group) + self.component_weights().log(), 0)
         return self.masked((joint / size).expand(self.shape))
 
     def active_parameters(self) -> int:
         """Every weight not pruned has all its centres."""
         return self.loc.numel() if self.keep is None else self.loc.shape[0] * int(self.keep.sum())
 
-    def _weights(self) -> Tensor:
+    def component_weights(self) -> Tensor:
         p = torch.tensor(self.assignment.probabilities, dtype=self.dtype, device=self.device)
         return p.reshape(-1, *(1,) * (self.loc.ndim - 1))
 
@@ -300,33 +298,3 @@ def _broadcast(shape: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ..
     padded = (1,) * (len(target) - len(shape)) + tuple(shape)
     fits = len(padded) == len(target) and all(a in (1, b) for a, b in zip(padded, target, strict=True))
     return padded if fits else None
-
-
-@register_kl(Mixture, Normal, kind="up to a constant", name="equation 6")
-def _equation_6(q: Mixture, p: Normal, _: int) -> Tensor:
-    """sum_k p_k (M_k - mean)^2 / (2 std^2), elementwise: the part of the bound that depends on the centres."""
-    return (q._weights() * (q.centres - p.mean).square()).sum(0) / (2 * p.std**2)
-
-
-@register_kl(Mixture, Normal, kind="approximation", name="bound")
-def _bound(q: Mixture, p: Normal, _: int) -> Tensor:
-    """sum_k p_k KL(N(M_k, sigma^2) || p), elementwise, with all constants: never below the KL.
-
-    The entropy of a mixture is at least the mean of its components' and at most H(p) above it (equation 7 of the paper,
-    which has it the wrong way round): so KL lies between this sum less H(p) for each index, which it attains where the
-    components are apart, and this sum.
-    """
-    ratio = SIGMA / p.std
-    return _equation_6(q, p, 1) + 0.5 * (ratio * ratio - 1) - math.log(ratio)
-
-
-@register_kl(Mixture, Normal, kind="monte carlo")
-def _sampled(q: Mixture, p: Normal, samples: int) -> Tensor:
-    """E_q[log q - log p] with sigma in it: the sum over components is exact, and eps is drawn."""
-    weights, total = q._weights(), torch.zeros_like(q.like)
-    for _ in range(samples):
-        for k, centre in enumerate(q.centres):
-            # log q sees the shift sigma * eps in double: it would be lost beside a centre of order one
-            w = centre.double() + SIGMA * torch.randn_like(centre, dtype=torch.float64)
-            total = total + weights[k] * (q.log_prob(w) - p.log_prob(w)).to(total.dtype)
-    return total / samples

@@ -6,8 +6,8 @@ the ensemble does not, and neither does the ensemble without means (equation 11)
 *Fixed alpha*: the same layer on frozen features, log alpha held at 2 to 12. BatchNorm's statistics were collected under
 noise, so that at the means the signal shrinks as 1 / sqrt(alpha), while BatchNorm's beta and the error of its running
 mean stay: accuracy falls where the differences between classes that are the same for all images (`offset`) exceed those
-between images (`signal`). Re-estimating the statistics at the means, or leaving out the affine part, undoes it. So the
-collapse does not show that the means are empty; |mu| is sigma / sqrt(alpha).
+between images (`signal`). Re-estimating the statistics at the means undoes it; leaving out the affine part delays it.
+So the collapse does not show that the means are empty; |mu| is sigma / sqrt(alpha).
 
 *Long*: the paper's own schedule, 200 epochs from log alpha -5, to see whether training alone brings it about. It is the
 paper preset, and goes on from a checkpoint wherever it was stopped; its log is beside the checkpoint.
