@@ -141,7 +141,7 @@ def test_mlp() -> None:
 @pytest.mark.parametrize(
     ("name", "options", "message"),
     [
-        ("vgg", {}, r"expected one of .*lenet5, mlp, .*resnet18_cifar, .*vgg_like, received 'vgg'"),
+        ("vgg", {}, r"expected one of .*lenet5, mlp, .*resnet18_cifar, .*vgg_like, vgg_small, received 'vgg'"),
         ("lenet5", {"depth": 3}, r"unexpected keyword argument 'depth'; its options: .*batch_norm"),
         ("mlp", {}, r"missing a required argument: 'in_features'"),
         ("mlp", {"in_features": 0, "hidden": 3, "out_features": 1}, r"widths of 1 or more"),

@@ -36,6 +36,14 @@ def test_parameters_by_hand(options: dict[str, float], expected: int) -> None:
     assert sum(p.numel() for p in models.build("vgg11_bn", **options).parameters()) == expected
 
 
+def test_the_small_one_by_hand() -> None:
+    small = models.build("vgg_small", in_channels=1, image_size=28, hidden=9)
+    assert sum(p.numel() for p in small.parameters()) == _by_hand([1, 16, 32, 64, 64], 9, 10, pixels=9)
+    assert small(torch.zeros(2, 1, 28, 28)).shape == (2, 10)
+    with pytest.raises(ConfigError, match="vgg_small: expected an image_size of 8 or more, received 7"):
+        models.build("vgg_small", image_size=7)
+
+
 def test_layers_and_shapes() -> None:
     model = models.build("vgg11_bn", width=0.125, num_classes=4)
     names = [name for name, _ in model.named_children()]

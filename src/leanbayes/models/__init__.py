@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .resnext import resnext_cifar as resnext_cifar
     from .vgg import vgg_like as vgg_like
     from .vgg11 import vgg11_bn as vgg11_bn
+    from .vgg11 import vgg_small as vgg_small
 
 _ROOMS = {
     "convnet": "convolutional",
@@ -38,6 +39,7 @@ _ROOMS = {
     "resnext_cifar": "resnext",
     "vgg11_bn": "vgg11",
     "vgg_like": "vgg",
+    "vgg_small": "vgg11",
 }
 
 
