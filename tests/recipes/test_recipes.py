@@ -119,3 +119,36 @@ def test_baselines_smoke():
     assert result["rows"][0]["metrics"]["accuracy"]["mean"] > 0.6
     assert all(set(r.seeds) == {"smoke", "cpu", "paper"} for name, r in recipes().items() if name != "toy")
     assert "mean-field" in result_table(result)
+
+
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_network_is_trained_once_for_all_recipes_that_ask_for_it(tmp_path, kept):
+    import torch
+    from torch import nn
+
+    import leanbayes as lb
+
+    trained = []
+
+    def plain():
+        return nn.Sequential(nn.Linear(3, 2))
+
+    def train():
+        trained.append(True)
+        model = plain()
+        lb.bayesianize_(model, lb.MeanField())
+        return model
+
+    first = Jobs(tmp_path / "one.smoke" if kept else None)
+    second = Jobs(tmp_path / "other.smoke") if kept else first
+    found = first.network({"seed": 0}, plain, train)
+    before = found[0].posteriors["weight"].rho.clone()
+    again = second.network({"seed": 0}, plain, train)
+    assert len(trained) == 1
+    assert torch.equal(again[0].posteriors["weight"].rho, before)
+    with torch.no_grad():  # what one piece does to its copy is its own affair
+        again[0].posteriors["weight"].rho.zero_()
+    third = second.network({"seed": 0}, plain, train)
+    assert torch.equal(third[0].posteriors["weight"].rho, before)
+    second.network({"seed": 1}, plain, train)
+    assert len(trained) == 2

@@ -5,6 +5,7 @@ No torch here: the command line lists recipes without paying for an import of to
 
 from __future__ import annotations
 
+import copy
 import difflib
 import hashlib
 import importlib
@@ -16,11 +17,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from .. import files
 from .._version import __version__
 from ..errors import ConfigError, DataError
+
+if TYPE_CHECKING:
+    from torch import nn
 
 Preset = Literal["smoke", "cpu", "paper"]
 Metrics = dict[str, float]
@@ -70,12 +74,13 @@ class Jobs:
 
     def __init__(self, folder: Path | None, tell: Callable[[str], None] = lambda text: None) -> None:
         self.folder, self.tell, self.seconds = folder, tell, 0.0
+        self._networks: dict[str, nn.Module] = {}
 
     def __call__(self, key: Mapping[str, Any], work: Callable[[], Metrics], label: str = "") -> Metrics:
         """The metrics of the piece that ``key`` describes completely: whatever changes them must be in it."""
         label = label or ", ".join(str(value) for value in key.values())
-        text = json.dumps({"version": __version__, **key}, sort_keys=True, default=str)
-        path = None if self.folder is None else self.folder / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
+        text, digest = _told(key)
+        path = None if self.folder is None else self.folder / f"{digest}.json"
         if path is not None and path.exists():
             self.tell(f"{label}: already done")
             piece = _piece(path)
@@ -91,6 +96,36 @@ class Jobs:
                 files.write_text(path, json.dumps({**piece, "metrics": told}))
         self.seconds += piece["seconds"]
         return dict(piece["metrics"])
+
+    def network(
+        self, key: Mapping[str, Any], fresh: Callable[[], nn.Module], train: Callable[[], nn.Module], label: str = ""
+    ) -> nn.Module:
+        """A copy of the trained network that ``key`` describes completely, trained once for all pieces that ask for it.
+
+        fresh: the plain network, which a file is read into. The file is kept in networks/ beside the folder of this
+        recipe, so that recipes share it; without a folder the network is kept in memory.
+        """
+        from ..artifacts import load, save
+
+        text, digest = _told(key)
+        path = None if self.folder is None else self.folder.parent / "networks" / f"{digest}.safetensors"
+        if path is not None and path.exists():
+            return load(path, into=fresh())
+        if digest not in self._networks:
+            self.tell(label or ", ".join(str(value) for value in key.values()))
+            network = train()
+            if path is not None:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                save(network, path, metadata={"key": json.loads(text)})
+                return network
+            self._networks[digest] = network
+        return copy.deepcopy(self._networks[digest])
+
+
+def _told(key: Mapping[str, Any]) -> tuple[str, str]:
+    """A key as JSON, and the name of its file."""
+    text = json.dumps({"version": __version__, **key}, sort_keys=True, default=str)
+    return text, hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def _piece(path: Path) -> dict[str, Any]:
