@@ -18,6 +18,7 @@ from typing import Annotated, Any, Union
 
 from .._version import __version__
 from ..errors import EvaluationError, LeanBayesError, LeanBayesWarning, PredictionError, TrainingError
+from . import memory
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 COMMANDS = ("demo", "train", "evaluate", "predict", "plan", "reproduce")
@@ -37,6 +38,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"leanbayes {__version__}")
             return DONE
         command = _parse(given)
+        if arguments is None:  # the process is ours
+            memory.keep_freed_memory()
         with _short_warnings():
             result = command.run()
         if command.json:
