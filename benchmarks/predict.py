@@ -4,13 +4,19 @@ A loop over S samples costs S passes; vmap runs what precedes the first random l
 prefix + r * S * (1 - prefix) passes. The factor r is measured here for several networks, and `leanbayes.predict.probe`
 takes its cost rule from it.
 
+Patches (ensemble model patching) are held against as many separate forward passes of the plain network: with norm
+layers patched the samples are one larger batch, and those that take the same components in their first layers share
+them; with the output layer patched all that precedes it runs once. These are timed by the CPU's clock, in turns.
+
     python benchmarks/predict.py
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -67,6 +73,74 @@ def cases(quick: bool) -> list[Case]:
     return [every[0], every[1], every[-2]] if quick else every
 
 
+PATCH_SAMPLES = 200
+
+
+def patches(quick: bool) -> list[Case]:
+    """EMP and ECMP on the norm layers, or on the output layer, of a ResNet-18 and a small PyramidNet; few images."""
+    from leanbayes.methods.patch import norms
+    from leanbayes.models import pyramidnet_cifar, pyramidnet_small, resnet18_cifar
+
+    def resnet() -> nn.Module:
+        return resnet18_cifar(width=4 if quick else 16)
+
+    def pyramid() -> nn.Module:
+        return pyramidnet_cifar(depth=8, alpha=6, width=4) if quick else pyramidnet_small()
+
+    shape = (2, 3, 8, 8) if quick else (8, 3, 32, 32)
+    emp, ecmp = lb.Patch(5, cross=False), lb.Patch(5, cross=True)
+    every = [
+        Case(f"{network} {what} {name}", make, norms(patch) if what == "norms" else {"fc": patch}, shape, PATCH_SAMPLES)
+        for network, make in (("resnet18", resnet), ("pyramidnet", pyramid))
+        for what in ("norms", "output")
+        for name, patch in (("EMP", emp), ("ECMP", ecmp))
+    ]
+    return [every[0], every[3]] if quick else every
+
+
+def measure_patches(chosen: list[Case], repeats: int) -> dict[str, dict[str, Any]]:
+    """200 samples of each patched network against 200 passes of the plain one, by the CPU's clock.
+
+    Passes cost the same, so 50 of them stand for all.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    for case in chosen:
+        torch.manual_seed(0)
+        plain, model, x = case.make().eval(), case.make().eval(), torch.randn(case.shape)
+        lb.bayesianize_(model, case.rules)
+        runs: dict[str, Callable[[], Any]] = {
+            "passes": partial(_passes, plain, x, 50),
+            "predict": partial(lb.predict, model, x, samples=case.samples, task="classification"),
+        }
+        seconds = _cpu_seconds(runs, repeats)
+        seconds["passes"] = [s * case.samples / 50 for s in seconds["passes"]]
+        found[case.name] = {
+            "samples": case.samples,
+            "shape": list(case.shape),
+            "engine": runs["predict"]().engine,
+            **{name: timing(values, seconds["passes"]) for name, values in seconds.items()},
+        }
+    return found
+
+
+def _cpu_seconds(runs: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
+    """As `interleaved`, by the CPU's clock: what others do on the machine counts less."""
+    seconds: dict[str, list[float]] = {name: [] for name in runs}
+    for round_number in range(repeats + 1):
+        for name, run in runs.items():
+            start = time.process_time()
+            run()
+            if round_number:
+                seconds[name].append(time.process_time() - start)
+    return seconds
+
+
+def _passes(model: nn.Module, x: Tensor, count: int) -> None:
+    with torch.no_grad():
+        for _ in range(count):
+            model(x)
+
+
 def measure(case: Case, repeats: int) -> dict[str, Any]:
     """One forward pass of the plain network, a loop over samples and vmap, in the same rounds.
 
@@ -107,19 +181,26 @@ def measure(case: Case, repeats: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, print and write."""
-    options = parser(__doc__, repeats=5).parse_args()
+    arguments = parser(__doc__, repeats=5)
+    arguments.add_argument("--patches", action="store_true", help="measure patches alone")
+    options = arguments.parse_args()
     if options.quick:
         options.repeats = 1
     torch.set_num_threads(options.threads)
-    raw = {case.name: measure(case, options.repeats) for case in cases(options.quick)}
-    last = raw[LAST_LAYER]
-    ratios = {f"{last['samples']} samples of the last layer / one forward pass": last["vmap"]["ratio_of_minima"]}
-    ratios |= {f"{name}: vmap / loop": found["vmap_over_loop"] for name, found in raw.items()}
+    raw, ratios = {}, {}
+    if not options.patches:
+        raw = {case.name: measure(case, options.repeats) for case in cases(options.quick)}
+        last = raw[LAST_LAYER]
+        ratios = {f"{last['samples']} samples of the last layer / one forward pass": last["vmap"]["ratio_of_minima"]}
+        ratios |= {f"{name}: vmap / loop": found["vmap_over_loop"] for name, found in raw.items()}
+    patched = measure_patches(patches(options.quick), options.repeats)
+    ratios |= {f"{name}: 200 samples / 200 passes": v["predict"]["median_of_ratios"] for name, v in patched.items()}
+    header = ("", "samples", "prefix", "loop", "vmap", "vmap / loop", "factor r", "auto", "samples / passes")
     publish(
-        result("predict", ratios, raw),
+        result("predict", ratios, raw | patched),
         options,
         f"Prediction, {torch.get_num_threads()} threads; costs in forward passes of the plain network",
-        [("", "samples", "prefix", "loop", "vmap", "vmap / loop", "factor r", "auto"), *map(_row, raw.items())],
+        [header, *map(_row, raw.items()), *map(_patch_row, patched.items())],
     )
 
 
@@ -127,7 +208,13 @@ def _row(entry: tuple[str, dict[str, Any]]) -> tuple[str, ...]:
     name, found = entry
     costs = (f"{found[s]['ratio_of_minima']:.2f}" for s in ("loop", "vmap"))
     shares = (f"{found['vmap_over_loop']:.2f}", "-" if found["factor"] is None else f"{found['factor']:.2f}")
-    return (name, str(found["samples"]), f"{found['prefix']:.3f}", *costs, *shares, found["auto"])
+    return (name, str(found["samples"]), f"{found['prefix']:.3f}", *costs, *shares, found["auto"], "")
+
+
+def _patch_row(entry: tuple[str, dict[str, Any]]) -> tuple[str, ...]:
+    name, found = entry
+    share = f"{found['predict']['median_of_ratios']:.3f}"
+    return (name, str(found["samples"]), *("",) * 5, found["engine"], share)
 
 
 if __name__ == "__main__":

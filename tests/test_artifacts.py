@@ -112,6 +112,8 @@ def saved(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("make", INPUTS, ids=lambda m: m.__name__)
 @pytest.mark.parametrize("method", methods().values(), ids=methods())
 def test_round_trip_is_exact(method, make, tmp_path):
+    if make is Tied and method.follows_channels:
+        pytest.skip("a layer that is called twice has no channels to order")
     torch.manual_seed(0)
     model, x = make(), torch.randn(INPUTS[make])
     lb.bayesianize_(model, {nn.Linear: method(), "again": method()} if make is Tied else method())

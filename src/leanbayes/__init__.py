@@ -15,8 +15,14 @@ from ._version import __version__
 if TYPE_CHECKING:
     from .artifacts import load as load
     from .artifacts import save as save
+    from .compress.extract import extract as extract
     from .compress.kappa import kappa as kappa
     from .compress.prune import prune_ as prune_
+    from .compress.width import importance as importance
+    from .compress.width import likely_width as likely_width
+    from .compress.width import set_width_ as set_width_
+    from .compress.width import truncate_ as truncate_
+    from .compress.width import widths as widths
     from .compress.zero_means import zero_means_ as zero_means_
     from .convert.apply import bayesianize_ as bayesianize_
     from .convert.apply import restore_ as restore_
@@ -42,6 +48,8 @@ if TYPE_CHECKING:
     from .methods import Dropout as Dropout
     from .methods import Ensemble as Ensemble
     from .methods import MeanField as MeanField
+    from .methods import Nested as Nested
+    from .methods import NestedDropout as NestedDropout
     from .methods import Patch as Patch
     from .methods import Point as Point
     from .methods import Rigl as Rigl
@@ -61,6 +69,7 @@ if TYPE_CHECKING:
     from .train.callbacks import Callback as Callback
     from .train.callbacks import EarlyStopping as EarlyStopping
     from .train.callbacks import callbacks as callbacks
+    from .train.coordinate import CoordinateDescent as CoordinateDescent
     from .train.elbo import ELBO as ELBO
     from .train.fit import fit as fit
     from .train.natural_gradient import NaturalGradientSGD as NaturalGradientSGD
@@ -75,6 +84,7 @@ _HOMES = {
     "Callback": "train.callbacks",
     "Classification": "likelihoods",
     "Comparison": "evaluate.result",
+    "CoordinateDescent": "train.coordinate",
     "Corruptions": "evaluate.corruption",
     "DropConnect": "methods",
     "Dropout": "methods",
@@ -87,6 +97,8 @@ _HOMES = {
     "LogUniform": "priors",
     "MeanField": "methods",
     "NaturalGradientSGD": "train.natural_gradient",
+    "Nested": "methods",
+    "NestedDropout": "methods",
     "Normal": "priors",
     "Patch": "methods",
     "Pixels": "evaluate.pixels",
@@ -110,9 +122,12 @@ _HOMES = {
     "cost": "cost",
     "evaluate": "evaluate.run",
     "evaluate_each": "evaluate.several",
+    "extract": "compress.extract",
     "fit": "train.fit",
+    "importance": "compress.width",
     "kappa": "compress.kappa",
     "kl_sum": "kl",
+    "likely_width": "compress.width",
     "load": "artifacts",
     "plan": "convert.plan",
     "predict": "predict.api",
@@ -120,8 +135,11 @@ _HOMES = {
     "recalibrate_": "train.recalibrate",
     "restore_": "convert.apply",
     "save": "artifacts",
+    "set_width_": "compress.width",
+    "truncate_": "compress.width",
     "using": "sampling",
     "warmup": "train.schedules",
+    "widths": "compress.width",
     "zero_means_": "compress.zero_means",
 }
 

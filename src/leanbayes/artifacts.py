@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -38,6 +39,8 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, metadata: Mapping[st
     >>> bool((fresh[0].posteriors["weight"].rho == model[0].posteriors["weight"].rho).all())
     True
     """
+    from .compress.slicing import sizes
+
     container.name_of(path)
     bare = _bare(model)
     state = _state(bare)
@@ -48,6 +51,8 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, metadata: Mapping[st
         "torch": str(torch.__version__),
         "conversions": {name: config.to_dict(method) for name, method in record.conversions(bare).items()},
         "likelihood": None if found is None else found.likelihood,
+        **({"temperatures": found.temperatures} if found is not None and found.temperatures else {}),
+        **({"sliced": cut} if (cut := sizes(bare)) else {}),
         "aliases": aliases,
         "metadata": _plain(metadata),
     }
@@ -58,7 +63,8 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, metadata: Mapping[st
 def load(path: str | os.PathLike[str], *, into: nn.Module) -> nn.Module:
     """Make a model the one that was saved, in place, and return it.
 
-    into: a plain model of the same architecture, which is converted as the saved one was, or one that already is.
+    into: a plain model of the same architecture, which is converted as the saved one was, or one that already is. Where
+        `extract` has cut channels out, an architecture of the whole size is cut likewise.
 
     All or nothing: a file that is damaged, foreign, newer than this version, or does not fit raises an ArtifactError
     and leaves the model as it was; that takes the memory of a second model while it runs. No code in a file is run.
@@ -72,9 +78,11 @@ def load(path: str | os.PathLike[str], *, into: nn.Module) -> nn.Module:
     tensors, document = container.read(path)
     methods = _methods(document, where)
     likelihood = _likelihood(document, where)
+    temperatures = _temperatures(document, where)
     aliases = _ties(document, tensors, where)
     present = _state(bare)
     with _undone_on_error(bare, present, where):
+        _resize(bare, document, where)
         _convert(bare, methods, where)
         full = {**tensors, **{name: tensors[first] for name, first in aliases.items()}}
         _add_masks(bare, full)
@@ -82,6 +90,7 @@ def load(path: str | os.PathLike[str], *, into: nn.Module) -> nn.Module:
         bare.load_state_dict(full, strict=True)
         if likelihood is not None or record.get(bare) is not None:
             record.ensure(bare).likelihood = likelihood
+            record.ensure(bare).temperatures = temperatures
     return into
 
 
@@ -137,6 +146,15 @@ def _likelihood(document: dict[str, Any], where: str) -> dict[str, Any] | None:
     return data
 
 
+def _temperatures(document: dict[str, Any], where: str) -> dict[str, float]:
+    """Those of calibrated widths; files without nested networks have none."""
+    data = document.get("temperatures", {})
+    fine = isinstance(data, dict) and all(isinstance(t, (int, float)) and 0 < t < math.inf for t in data.values())
+    if not fine:
+        raise ArtifactError(f"{where}: expected a mapping of temperatures above 0, received {data!r:.60}")
+    return {name: float(value) for name, value in data.items()}
+
+
 def _convert(model: nn.Module, methods: dict[str, Any], where: str) -> None:
     """Convert the named layers, unless they already are and by these methods."""
     from .convert.apply import bayesianize_
@@ -157,6 +175,20 @@ def _convert(model: nn.Module, methods: dict[str, Any], where: str) -> None:
         )
     with torch.random.fork_rng(devices=[]):  # methods may initialise afresh; what they draw is overwritten
         bayesianize_(model, {modules[name]: method for name, method in methods.items()})
+
+
+def _resize(model: nn.Module, document: dict[str, Any], where: str) -> None:
+    """Cut modules to the sizes that `extract` had left them, unless they have these."""
+    from .compress.slicing import resize_, sizes
+
+    have = sizes(model)
+    for name, options in _mapping({"sliced": {}, **document}, "sliced", where).items():
+        if have.get(name) == options:
+            continue
+        try:
+            resize_(model.get_submodule(name), options)
+        except Exception as error:  # whatever ill-made sizes stumble over
+            raise ArtifactError(f"{where}: module {name!r}: {error}") from error
 
 
 def _add_masks(model: nn.Module, full: dict[str, Tensor]) -> None:

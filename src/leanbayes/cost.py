@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -25,8 +26,12 @@ from torch.utils.flop_counter import FlopCounterMode
 from . import batches
 from .convert.trace import original, untouched
 from .errors import ConfigError, DataError
+from .layers.dropout import DropoutMask
 from .layers.sparse import dense_path, density, unsuitable
-from .sampling import taking_part
+from .posteriors.assignment import Assignment
+from .posteriors.base import Posterior
+from .sampling import taking_part, watching
+from .undisturbed import undisturbed
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,11 @@ class Cost:
     weights (their means where there are any): the count for the example batch over its size. Of a sparse weight those
     at its nonzeros.
     bytes: of parameters and buffers. sites: how many independent random tensors a draw needs.
+    plain_parameters: those of the network that is not Bayesian.
+    random_numbers: how many a draw of the whole network takes: what it needs in memory beside parameters.
+    ensemble_log10: the logarithm of how many networks can be drawn: K to the number of indices for patches, 2 to the
+    number of masked inputs for dropout, the members of an ensemble; infinite for continuous posteriors, 0 for one
+    network (ensemble model patching, table 3).
     """
 
     parameters: int
@@ -70,6 +80,14 @@ class Cost:
     sites: int
     batch_size: int
     layers: tuple[LayerCost, ...] = ()
+    plain_parameters: int = 0
+    random_numbers: int = 0
+    ensemble_log10: float = 0.0
+
+    @property
+    def overhead(self) -> float:
+        """Parameters beyond those of the plain network, as a share of these."""
+        return self.parameters / self.plain_parameters - 1 if self.plain_parameters else 0.0
 
     def training_flops(self, data: int = 1, epochs: int = 1) -> int:
         """Nominal operations of training: 2 a MAC, times the layer's passes, times 3 for forward and backward.
@@ -102,6 +120,9 @@ class Cost:
         notes = [
             f"{self.trainable_parameters:,} parameters are trainable; {self.sites} random sites; MACs are for one datum"
         ]
+        if self.sites:
+            size = "infinitely many" if math.isinf(self.ensemble_log10) else f"10^{self.ensemble_log10:.4g}"
+            notes.append(f"{100 * self.overhead:.3g} % more parameters than the plain network; {size} networks")
         if sparse := [layer for layer in self.layers if layer.path]:
             slow = [f"  {x.name}: {x.path.removeprefix('dense: ')}" for x in sparse if x.path != "compiled"]
             notes.append(f"{len(sparse) - len(slow)} of {len(sparse)} sparse layers take the compiled path")
@@ -149,6 +170,8 @@ def cost(model: nn.Module, example_input: Any) -> Cost:
                 f"cost: {type(model).__name__} cannot run on the example input: {first}; check its shape, dtype and "
                 f"how many arguments forward takes"
             ) from error
+    with _shapes_known(model, batches.to(batches.rows(example_input, 0, 1), device)):
+        states = [_states(module) for module in taking_part(model) if getattr(module, "is_site", False)]
     layers = tuple(_layers(model, {module: round(n * density(module)) for module, n in macs.items()}, size))
     return Cost(
         parameters=sum(layer.parameters for layer in layers),
@@ -159,7 +182,30 @@ def cost(model: nn.Module, example_input: Any) -> Cost:
         sites=sum(getattr(module, "is_site", False) for module in taking_part(model)),
         batch_size=size,
         layers=layers,
+        plain_parameters=plain_parameters(model),
+        random_numbers=sum(n for n, _ in states),
+        ensemble_log10=math.fsum(log10 for _, log10 in states),
     )
+
+
+def plain_parameters(model: nn.Module) -> int:
+    """The parameters that the network has without its posteriors, one number for a weight; tied ones count once.
+
+    >>> import leanbayes as lb
+    >>> model = nn.Sequential(nn.Linear(4, 3))
+    >>> _ = lb.bayesianize_(model, lb.MeanField())
+    >>> plain_parameters(model), sum(p.numel() for p in model.parameters())
+    (15, 30)
+    """
+    found: dict[int, int] = {}
+    inside: set[int] = set()
+    for module in taking_part(model):
+        if isinstance(module, Posterior) or getattr(module, "is_site", False):
+            inside.update(id(part) for part in module.modules())
+            found[id(module)] = math.prod(module.shape) if isinstance(module, Posterior) else 0
+        elif id(module) not in inside:
+            found.update({id(p): p.numel() for p in module._parameters.values() if p is not None})
+    return sum(found.values())
 
 
 def training_bytes(model: nn.Module, optimizer: Optimizer) -> TrainingBytes:
@@ -282,6 +328,33 @@ def _layers(model: nn.Module, macs: dict[nn.Module, int], batch_size: int) -> It
         )
         if row.bytes or row.macs:
             yield row
+
+
+@contextlib.contextmanager
+def _shapes_known(model: nn.Module, inputs: Any) -> Iterator[None]:
+    """Run a block in which masks whose shape only an input tells know it."""
+    unknown: list[Any] = [m for m in taking_part(model) if getattr(m, "learns_shape", False) and not m.shapes]
+    if unknown:
+        with undisturbed(model), watching(lambda site: None):
+            batches.call(model, inputs)
+    try:
+        yield
+    finally:
+        for site in unknown:
+            site.shapes.clear()
+
+
+def _states(site: Any) -> tuple[int, float]:
+    """How many random numbers a site takes, and the logarithm of how many values it has."""
+    if isinstance(site, Assignment):
+        return math.prod(site.shape), math.prod(site.shape) * math.log10(site.components)
+    if isinstance(site, Posterior):
+        count = site.loc.numel() if getattr(site, "is_sparse", False) else math.prod(site.shape)  # type: ignore[union-attr, operator]
+        return count, math.inf
+    if isinstance(site, DropoutMask):
+        count = sum(map(math.prod, site.shapes))
+        return count, count * math.log10(2) if site.rate else 0.0
+    return site.noise(torch.Generator()).numel(), math.log10(getattr(site, "period", math.inf))
 
 
 def _passes(module: Any) -> int:

@@ -80,6 +80,23 @@ def kl_sum(model: nn.Module) -> Tensor:
     return total
 
 
+def unscaled_sum(model: nn.Module) -> Tensor | None:
+    """What joins the loss as it is, not divided by the number of data; None where there is nothing.
+
+    A latent that is drawn anew for every batch (the widths of a nested network) pays its KL a batch, not once for all
+    data. A module takes part by a method ``unscaled_terms()`` yielding scalars that it has weighed.
+
+    >>> unscaled_sum(nn.Linear(2, 2)) is None
+    True
+    """
+    total: Tensor | None = None
+    for module in taking_part(model):
+        layer: Any = module
+        for term in layer.unscaled_terms() if hasattr(layer, "unscaled_terms") else ():
+            total = term if total is None else total + term.to(total.device)
+    return total
+
+
 def register_kl(q: type, p: type, *, kind: Kind, name: str | None = None) -> Callable[[Rule], Rule]:
     """Make ``rule(q, p, samples)`` the KL of a pair of classes and of their subclasses; a pair's first is its default.
 

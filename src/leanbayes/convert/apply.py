@@ -38,16 +38,16 @@ def bayesianize_(model: nn.Module, rules: Rules, *, strict: bool = False) -> Pla
     modules = dict(model.named_modules())
     memo: dict[int, Any] = {}
     replacements: dict[int, nn.Module] = {}
-    prepare({e.name: (e.method, modules[e.name]) for e in done.entries if e.method is not None}, memo)
+    prepare({e.name: (e.method, modules[e.name]) for e in done.entries if e.method is not None}, memo, model)
     for entry in done.entries:
         if entry.method is None:
             continue
         module = modules[entry.name]
         replacement = entry.method.convert(module, memo)
         replacement.__dict__["method"] = entry.method
-        _carry_hooks(module, replacement)
+        carry_hooks(module, replacement)
         replacements[id(module)] = replacement
-    _swap(model, replacements)
+    swap_(model, replacements)
     for method in dict.fromkeys(entry.method for entry in done.entries if entry.method is not None):
         method.attach(model)
     ensure(model)
@@ -79,17 +79,17 @@ def restore_(model: nn.Module) -> nn.Module:
             raise ConversionError(f"{name}: {error}") from error
         for parameter, posterior in getattr(module, "posteriors", {}).items():
             restored._parameters[parameter] = tied.setdefault(id(posterior), restored._parameters[parameter])
-        _carry_hooks(module, restored)
+        carry_hooks(module, restored)
         plain[id(module)] = restored
     if not plain:
         raise ConversionError("expected a model with Bayesian layers, found none; nothing to restore")
-    _swap(model, plain)
+    swap_(model, plain)
     for method in dict.fromkeys(converted.values()):
         method.detach(model)
     return model
 
 
-def _swap(model: nn.Module, replacements: dict[int, nn.Module]) -> None:
+def swap_(model: nn.Module, replacements: dict[int, nn.Module]) -> None:
     """Put every replacement wherever its original stands."""
     for parent in list(model.modules()):
         for name, child in parent._modules.items():
@@ -97,7 +97,7 @@ def _swap(model: nn.Module, replacements: dict[int, nn.Module]) -> None:
                 parent._modules[name] = replacements[id(child)]
 
 
-def _carry_hooks(old: nn.Module, new: nn.Module) -> None:
+def carry_hooks(old: nn.Module, new: nn.Module) -> None:
     for name in _HOOKS:
         value = getattr(old, name, None)
         if value or value is False:

@@ -201,7 +201,7 @@ def _count(model: nn.Module, aliases: dict[str, list[str]], chosen: dict[str, tu
     entries = []
     methods = {name: rule.method for name, (rule, _) in chosen.items() if rule is not None and rule.method is not None}
     taken_ghosts = {name: _ghost(modules[name], ghosts) for name in methods}
-    prepare({name: (method, taken_ghosts[name]) for name, method in methods.items()}, memo)
+    prepare({name: (method, taken_ghosts[name]) for name, method in methods.items()}, memo, model)
     for name, (rule, why) in chosen.items():
         module = modules[name]
         own = [p for p in module._parameters.values() if p is not None]
@@ -214,6 +214,7 @@ def _count(model: nn.Module, aliases: dict[str, list[str]], chosen: dict[str, tu
             assert rule.method is not None
             ghost = taken_ghosts[name]
             replacement = rule.method.convert(ghost, memo)
+            why = "; ".join(filter(None, (why, rule.method.note(ghost, memo))))
             replacements.append(replacement)
             after = list(replacement.parameters())
             for parameter_name, original in module._parameters.items():
@@ -237,8 +238,13 @@ def _count(model: nn.Module, aliases: dict[str, list[str]], chosen: dict[str, tu
     return Plan(tuple(entries), total, total - counted + sum(e.after for e in entries))
 
 
-def prepare(given: dict[str, tuple[Method, nn.Module]], memo: dict[int, Any]) -> None:
-    """Let every method see all the modules it is given before the first of them is converted."""
+def prepare(given: dict[str, tuple[Method, nn.Module]], memo: dict[int, Any], model: nn.Module) -> None:
+    """Let every method see all the modules it is given before the first of them is converted.
+
+    What needs the whole network (who feeds whom) finds it in memo under "model".
+    """
+    shared: dict[Any, Any] = memo
+    shared["model"] = model
     for method in dict.fromkeys(method for method, _ in given.values()):
         method.prepare({name: module for name, (other, module) in given.items() if other == method}, memo)
 

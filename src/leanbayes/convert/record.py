@@ -6,7 +6,7 @@ Which layer was converted by which method is written on the layers (``layer.meth
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -19,9 +19,13 @@ _KEY = "_leanbayes"
 
 @dataclass
 class Record:
-    """likelihood: what the outputs mean, in JSON form, once a model has been fitted (see `leanbayes.likelihoods`)."""
+    """likelihood: what the outputs mean, in JSON form, once a model has been fitted (see `leanbayes.likelihoods`).
+
+    temperatures: those of widths that were calibrated (see `leanbayes.compress.width`).
+    """
 
     likelihood: dict[str, Any] | None = None
+    temperatures: dict[str, float] = field(default_factory=dict)
 
     def callbacks(self, model: nn.Module) -> list[Any]:
         """The callbacks of every method in the model, each method once."""

@@ -14,6 +14,7 @@ from torch.nn.utils import parametrize
 
 from ..kl import kl
 from ..sampling import context, draw
+from . import folded
 from .operations import WEIGHT_LAYERS, operation_of
 from .operations import refusal as weight_refusal
 from .shell import StandIn
@@ -63,6 +64,8 @@ class Patched(StandIn):
             if buffer is not None and statistics == "component":
                 buffer = torch.stack([buffer] * posteriors["weight"].components)
             self.register_buffer(name, buffer, name not in module._non_persistent_buffers_set)
+        for site in self.assignments() if is_norm(module) else ():
+            site.folds = True
         self.train(module.training)
 
     def forward(self, input: Tensor, *extra: Any, **named: Any) -> Tensor:
@@ -88,6 +91,10 @@ class Patched(StandIn):
                 yield mixtures[name], partial(self._kl, name, prior)
             elif (parameter := self._parameters.get(name)) is not None:
                 yield parameter, partial(self._penalty, name, prior)
+        if self.approximation != "monte carlo" or not self.priors:  # whose density has the indices in it
+            for site in self.assignments():
+                if site.logits is not None:
+                    yield site, site.divergence
 
     def value(self, name: str) -> nn.Parameter | None:
         """The mean as a parameter."""
@@ -112,8 +119,7 @@ class Patched(StandIn):
 
         A sample would otherwise have a copy of the whole weight.
         """
-        functorch = torch._C._functorch  # type: ignore[attr-defined]
-        if context.mean_only or functorch.maybe_current_level() is None or functorch.is_batchedtensor(x):
+        if context.mean_only or not folded.running() or folded.is_batched(x):
             return False
         sites = self.assignments()
         return len(sites) == 1 and not sites[0].shape
@@ -221,6 +227,8 @@ def batch_norm(layer: Any, index: Tensor | None, x: Tensor, weight: Tensor | Non
         if shell.momentum is None:
             factor = 1.0 / float(count if not each else count.index_select(0, row))
     from_batch = layer.training or (mean is None and var is None)
+    if not from_batch and (folded_out := folded.batch_norm(x, mean, var, weight, bias, shell.eps)) is not None:
+        return folded_out
     known = not layer.training or tracking
     out = F.batch_norm(x, mean if known else None, var if known else None, weight, bias, from_batch, factor, shell.eps)
     if each and tracking:

@@ -23,6 +23,8 @@ class Method:
     summary: ClassVar[str] = ""
     random: ClassVar[bool] = True
     """Whether its layers draw anything; a baseline may not."""
+    follows_channels: ClassVar[bool] = False
+    """Whether it has to follow the channels through the forward pass, and so refuses a model that has none to order."""
 
     def refuses(self, module: nn.Module) -> str | None:
         """Why this method cannot treat a module, or None where it can."""
@@ -38,6 +40,10 @@ class Method:
 
     def prepare(self, modules: Mapping[str, nn.Module], memo: dict[int, Posterior]) -> None:
         """What a method has to know of all its modules together, by name, before the first `convert`; kept in memo."""
+
+    def note(self, module: nn.Module, memo: dict[int, Posterior]) -> str:
+        """What the plan remarks on a module, beside the rule that chose it; empty unless there is something to say."""
+        return ""
 
     def convert(self, module: nn.Module, memo: dict[int, Posterior]) -> nn.Module:
         """The module's replacement; the module itself is left as it is.

@@ -12,6 +12,7 @@ from ..errors import ConfigError, ConversionError
 from ..priors import Normal
 from ..registry import register
 from .base import Method
+from .family import check_priors, priors_of, remember, weight_layers, with_ties
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -33,6 +34,8 @@ class Patch(Method):
             one together (EMP, equation 4).
         shared: one component for all layers: an explicit ensemble of these parameters.
         probabilities: of the components; none for all as likely.
+        mixing: "given" keeps these probabilities; "learned" begins with them and trains them, one set for every tensor
+            (every layer where cross is False), by the score function; see `leanbayes.train.mixing`.
         prior: of the weights, Normal(0, tau^-1/2); None leaves them to the optimiser's weight decay.
         bias_prior: of the biases (rho in the paper); as the weights' if none is given.
         divergence: "equation 6" leaves the constants out; "bound" has them; "monte carlo" is unbiased.
@@ -60,6 +63,7 @@ class Patch(Method):
     cross: bool = True
     shared: bool = False
     probabilities: tuple[float, ...] = ()
+    mixing: Literal["given", "learned"] = "given"
     prior: Normal | None = Normal()  # noqa: RUF009  (frozen)
     bias_prior: Normal | None = None
     divergence: Literal["equation 6", "bound", "monte carlo"] = "equation 6"
@@ -72,10 +76,11 @@ class Patch(Method):
         _check_components(self.components)
         check_flag(self, "cross", "shared", "balanced")
         check_choice(self, "divergence", ("equation 6", "bound", "monte carlo"))
+        check_choice(self, "mixing", ("given", "learned"))
         check_choice(self, "init", ("perturb", "fresh"))
         check_choice(self, "statistics", ("shared", "component"))
         check_positive(self, "perturbation")
-        _check_priors(self)
+        check_priors(self)
         if self.cross and self.shared:
             raise ConfigError("Patch: expected cross or shared, received both; shared=True needs cross=False")
         if self.cross and self.statistics == "component":
@@ -95,7 +100,7 @@ class Patch(Method):
                 f"Patch.probabilities: expected one for each of {self.components} components, received "
                 f"{len(self.probabilities)}"
             )
-        from ..posteriors.mixture import check_probabilities
+        from ..posteriors.assignment import check_probabilities
 
         check_probabilities("Patch.probabilities", self.probabilities)
 
@@ -112,12 +117,12 @@ class Patch(Method):
 
     def selects(self, module: nn.Module, model: nn.Module) -> bool:
         """Norm layers and the output, with whatever shares the output's weight (an Embedding, say)."""
-        weights = _weight_layers(model)
-        return norm_layer("", module) or module in _with_ties(weights[-1:], weights)
+        weights = weight_layers(model)
+        return norm_layer("", module) or module in with_ties(weights[-1:], weights)
 
     def prepare(self, modules: Mapping[str, nn.Module], memo: dict[int, Posterior]) -> None:
         """Names tell the sites of a model apart."""
-        _remember(modules, memo)
+        remember(modules, memo)
 
     def convert(self, module: nn.Module, memo: dict[int, Posterior]) -> nn.Module:
         """A layer whose weight and bias are mixtures."""
@@ -125,7 +130,7 @@ class Patch(Method):
         from ..posteriors.mixture import Mixture
 
         known: dict[Any, Any] = memo
-        priors, posteriors = _priors(self, module), {}
+        priors, posteriors = priors_of(self, module), {}
         name = known.get(("name", id(module)), "")
         together = self._together(name, known)
         for parameter_name, w in module._parameters.items():
@@ -146,6 +151,17 @@ class Patch(Method):
 
     detach = attach
 
+    def callbacks(self, model: nn.Module) -> list[Any]:
+        """The gradient of learned probabilities."""
+        if self.mixing == "given":
+            return []
+        from ..layers.patched import Patched
+        from ..train.mixing import ScoreFunction
+
+        layers = [m for m in model.modules() if isinstance(m, Patched) and m.__dict__.get("method") == self]
+        sites = {id(site): site for layer in layers for site in layer.assignments()}
+        return [ScoreFunction(list(sites.values()))]
+
     def _together(self, name: str, known: dict[Any, Any]) -> Assignment | None:
         """The one index of a layer, or of all layers; None where every element has its own."""
         if self.cross:
@@ -158,7 +174,8 @@ class Patch(Method):
         from ..posteriors.mixture import Assignment, BalancedAssignment
 
         kind = BalancedAssignment if self.balanced else Assignment
-        return kind(shape, self.p, zlib.crc32(name.encode()), held=held)
+        number, learned = zlib.crc32(name.encode()), self.mixing == "learned"
+        return kind(shape, self.p, number, held=held, learned=learned)
 
     def _others(self, module: nn.Module, name: str) -> Tensor:
         """Where the other components of a parameter start, (K - 1, *shape)."""
@@ -181,108 +198,6 @@ class Patch(Method):
         if (row := getattr(module, "padding_idx", None)) is not None:
             noise[:, row] = 0  # a constant
         return w + self.perturbation * size * noise
-
-
-@register
-@dataclass(frozen=True)
-class DropConnect(Method):
-    """Every weight zero with probability ``rate``, otherwise itself / (1 - rate); no more parameters (table 2).
-
-    Args:
-        rate: the probability of zero.
-        prior: of the weights; None, as with dropout, leaves them to the optimiser's weight decay.
-        balanced: `predict` lays the zeros out so that every weight is dropped as often as the rate says.
-
-    On its own it takes every weight layer but the first.
-
-    >>> from torch import nn
-    >>> import leanbayes as lb
-    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    >>> lb.bayesianize_(model, DropConnect(0.2)).growth
-    1.0
-    """
-
-    summary: ClassVar[str] = "single weights dropped at random; no more parameters"
-
-    rate: float = 0.1
-    prior: Normal | None = None
-    balanced: bool = True
-
-    def __post_init__(self) -> None:
-        check_positive(self, "rate")
-        if self.rate >= 1:
-            raise ConfigError(f"DropConnect.rate: expected a probability below 1, received {self.rate}")
-        check_flag(self, "balanced")
-        _check_priors(self)
-
-    def refuses(self, module: nn.Module) -> str | None:
-        """Whatever has no operation with a weight."""
-        from ..layers.operations import refusal
-
-        return refusal(module)
-
-    def selects(self, module: nn.Module, model: nn.Module) -> bool:
-        """Every weight layer but the first, if there are several and it shares its weight with none of them."""
-        weights = _weight_layers(model)
-        return module in _with_ties(weights[1:] or weights, weights)
-
-    def prepare(self, modules: Mapping[str, nn.Module], memo: dict[int, Posterior]) -> None:
-        """Names tell the sites of a model apart."""
-        _remember(modules, memo)
-
-    def convert(self, module: nn.Module, memo: dict[int, Posterior]) -> nn.Module:
-        """A layer whose weight is a mixture of itself and zero."""
-        from ..layers.patched import Patched
-        from ..posteriors.mixture import drop_connect
-
-        known: dict[Any, Any] = memo
-        w: Any = module._parameters["weight"]
-        if id(w) not in memo:
-            number = zlib.crc32(known.get(("name", id(module)), "").encode())
-            memo[id(w)] = drop_connect(w, self.rate, number, balanced=self.balanced)
-        return Patched(module, {"weight": known[id(w)]}, {} if self.prior is None else {"weight": self.prior})
-
-
-@register
-@dataclass(frozen=True)
-class Point(Method):
-    """Point estimates with a prior: the shared layers of equation 6, beside patches. Nothing is random.
-
-    Args:
-        prior: of the weights; the KL gains (w - mean)^2 / (2 std^2).
-        bias_prior: of the biases; as the weights' if none is given.
-
-    Without it the layers that are not patched are left to the optimiser's weight decay.
-
-    >>> from torch import nn
-    >>> import leanbayes as lb
-    >>> model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
-    >>> lb.bayesianize_(model, {nn.BatchNorm1d: Patch(), nn.Linear: Point()}).converted
-    ['0', '1', '2']
-    """
-
-    summary: ClassVar[str] = "point estimates with a prior; nothing random"
-    random: ClassVar[bool] = False
-
-    prior: Normal = Normal()  # noqa: RUF009  (frozen)
-    bias_prior: Normal | None = None
-
-    def __post_init__(self) -> None:
-        if self.prior is None:
-            raise ConfigError("Point.prior: expected a prior such as lb.Normal(std=1.0), received None")
-        _check_priors(self)
-
-    def refuses(self, module: nn.Module) -> str | None:
-        """Whatever `Patch` refuses."""
-        from ..layers.patched import refusal
-
-        return refusal(module)
-
-    def convert(self, module: nn.Module, memo: dict[int, Posterior]) -> nn.Module:
-        """The same operation with the same parameters."""
-        from ..layers.patched import Patched
-
-        return Patched(module, {}, _priors(self, module))
 
 
 def norm_layer(name: str, module: nn.Module) -> bool:
@@ -320,36 +235,12 @@ def norms_input_output(model: nn.Module, patch: Patch | None = None) -> dict[Any
 
 
 def _outer(model: nn.Module) -> list[nn.Module]:
-    if not (found := _weight_layers(model)):
+    if not (found := weight_layers(model)):
         raise ConversionError(
             f"expected a model with a Linear, convolution or Embedding as its output, received a "
             f"{type(model).__name__} without any that can be patched; write the rules by hand"
         )
     return found
-
-
-def _weight_layers(model: nn.Module) -> list[nn.Module]:
-    from ..layers.operations import refusal
-
-    return [module for module in model.modules() if refusal(module) is None]
-
-
-def _with_ties(chosen: list[nn.Module], weights: list[nn.Module]) -> list[nn.Module]:
-    """The chosen layers, and those that share a weight with one of them: a tied tensor is one random variable."""
-    shared = {id(layer._parameters["weight"]) for layer in chosen}
-    return [layer for layer in weights if id(layer._parameters["weight"]) in shared]
-
-
-def _remember(modules: Mapping[str, nn.Module], memo: dict[int, Posterior]) -> None:
-    known: dict[Any, Any] = memo
-    known.update({("name", id(module)): name for name, module in modules.items()})
-
-
-def _priors(config: Any, module: nn.Module) -> dict[str, Normal]:
-    if config.prior is None:
-        return {}
-    own = [name for name, parameter in module._parameters.items() if parameter is not None]
-    return {name: config.bias_prior or config.prior if name == "bias" else config.prior for name in own}
 
 
 def _size(w: Tensor) -> float:
@@ -362,13 +253,3 @@ def _check_components(components: Any) -> None:
             f"Patch.components: expected a whole number from 2 to {MOST}, received {components!r}; "
             "one component is the layer as it is: leave it alone"
         )
-
-
-def _check_priors(config: Any) -> None:
-    name = type(config).__name__
-    for field in ("prior", "bias_prior"):
-        value = getattr(config, field, None)
-        if value is not None and not isinstance(value, Normal):
-            raise ConfigError(f"{name}.{field}: expected lb.Normal(std=...) or None, received {value!r}")
-    if config.prior is None and getattr(config, "bias_prior", None) is not None:
-        raise ConfigError(f"{name}.bias_prior: expected a prior of the weights with it, received prior=None")

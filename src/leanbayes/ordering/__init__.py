@@ -6,6 +6,7 @@ from .downhill import Downhill, coarser_noise, gumbel_noise, log_steps, slope
 from .nested import nested_dropout, nested_masks
 from .tails import (
     categorical_tails,
+    coarser_tails,
     geometric_tails,
     keep_logits,
     log_drop,
@@ -22,6 +23,7 @@ __all__ = [
     "Downhill",
     "categorical_tails",
     "coarser_noise",
+    "coarser_tails",
     "expected_cost",
     "expected_under",
     "expected_width",

@@ -67,14 +67,15 @@ class BernoulliChain(Distribution):
         name, given = ("probs", probs) if logits is None else ("logits", logits)
         if not isinstance(given, Tensor) or not given.is_floating_point() or given.ndim == 0:
             raise ConfigError(f"{name}: expected a floating-point tensor (..., nodes - 1), received {given!r}")
-        if validate_args is not False and Distribution._validate_args:
+        checked = validate_args is not False  # not torch's default: torch.compile turns that off for the whole process
+        if checked:
             ok = ~given.isnan() if logits is not None else (given >= 0) & (given <= 1)
             if not bool(ok.all()):
                 wanted = "numbers" if logits is not None else "probabilities in [0, 1]"
                 raise ConfigError(f"{name}: expected {wanted}, received {given}")
         self.logits: Tensor = given if logits is not None else torch.logit(given)
         shape = given.shape
-        super().__init__(shape[:-1], Size([shape[-1] + 1]), validate_args=validate_args)
+        super().__init__(shape[:-1], Size([shape[-1] + 1]), validate_args=checked)
 
     @classmethod
     def from_tails(cls, beta: Tensor | None = None, *, log_beta: Tensor | None = None) -> BernoulliChain:

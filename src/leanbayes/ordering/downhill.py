@@ -12,7 +12,7 @@ from torch.distributions import Distribution, constraints, register_kl
 
 from ..errors import ConfigError
 from .chain import BernoulliChain, tail_kl
-from .tails import at_most, check_log_tails, check_nodes, keep_logits, log_keep, log_of_tails
+from .tails import at_most, check_log_tails, check_nodes, keep_logits, log_keep, log_of_tails, stretches
 
 
 def gumbel_noise(
@@ -50,10 +50,12 @@ def coarser_noise(noise: Tensor, nodes: int) -> Tensor:
         raise ConfigError(
             f"coarser_noise: expected at most {many} nodes, as many as there is noise for, received {nodes}"
         )
+    if nodes == many:
+        return noise
     of = torch.arange(many, device=noise.device) * nodes // many
     largest = noise.new_full((*noise.shape[:-1], nodes), -math.inf)
     largest = largest.scatter_reduce(-1, of.expand(noise.shape), noise, "amax")
-    return largest - torch.bincount(of, minlength=nodes).to(noise.dtype).log()
+    return largest - stretches(many, nodes).to(noise).log()
 
 
 def log_steps(log_beta: Tensor, temperature: float | Tensor, noise: Tensor) -> Tensor:
@@ -143,7 +145,7 @@ class Downhill(Distribution):
             raise ConfigError(
                 "Downhill: expected either beta or log_beta, received " + ("none", "both")[beta is not None]
             )
-        checked = validate_args is not False and Distribution._validate_args
+        checked = validate_args is not False  # as in the chain
         if log_beta is None:
             assert beta is not None
             log_beta = log_of_tails(beta) if checked else beta.log()

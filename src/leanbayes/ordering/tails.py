@@ -113,6 +113,30 @@ def categorical_tails(weights: Tensor | list[float]) -> Tensor:
     return (given / given.sum(-1, keepdim=True)).log()
 
 
+def stretches(many: int, nodes: int) -> Tensor:
+    """How many of ``many`` fine nodes each of fewer coarse ones stands for; fine node i belongs to i * nodes // many.
+
+    >>> stretches(7, 3)
+    tensor([3, 2, 2])
+    """
+    ends = -(-torch.arange(nodes + 1) * many // nodes)
+    return ends.diff()
+
+
+def coarser_tails(log_beta: Tensor, nodes: int) -> Tensor:
+    """The tail probabilities of fewer nodes, each with those of its stretch of the finer ones: (..., K), (..., nodes).
+
+    >>> coarser_tails(torch.tensor([0.1, 0.2, 0.3, 0.4]).log(), 2).exp()
+    tensor([0.3000, 0.7000])
+    """
+    check_nodes(nodes)
+    many = log_beta.shape[-1]
+    if nodes > many:
+        raise ConfigError(f"coarser_tails: expected at most {many} nodes, received {nodes}")
+    parts = log_beta.split(stretches(many, nodes).tolist(), -1)
+    return torch.stack([part.logsumexp(-1) for part in parts], -1)
+
+
 def ordered_masks(nodes: int) -> Tensor:
     """The K ordered masks v_1..v_K as rows: v_j has j ones, then zeros.
 

@@ -16,132 +16,17 @@ sigma is the machine epsilon of the paper: densities know it, a draw leaves it o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any, Self
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import ConfigError
-from ..sampling import context, draw, mix
+from ..sampling import draw
+from .assignment import Assignment, BalancedAssignment
 from .base import Posterior, as_parameter, check_floating
 
 SIGMA = 1e-6
-_TOLERANCE = 1e-6
-
-
-class Assignment(nn.Module):
-    """Which component each part of a tensor takes: Z ~ Categorical(p), independent draws; a random site.
-
-    shape: of the indices, broadcast to the tensor: () for one index in all, the tensor's own for one an element.
-    probabilities: p, one for each component.
-    number: tells the sites of a model apart; whatever has the same number is laid out alike.
-    held: whether one draw holds for a whole pass, through all layers that share this; see `begin`.
-
-    >>> _ = torch.manual_seed(0)
-    >>> Assignment((4,), (0.5, 0.5)).noise().shape
-    torch.Size([4])
-    """
-
-    is_site = True
-
-    def __init__(
-        self, shape: tuple[int, ...], probabilities: tuple[float, ...], number: int = 0, *, held: bool = False
-    ) -> None:
-        super().__init__()
-        check_probabilities("probabilities", probabilities)
-        self.shape, self.probabilities, self.number, self.held = tuple(shape), tuple(probabilities), number, held
-        self.current: Tensor | None = None
-        self.device = torch.device("cpu")
-
-    @property
-    def uniform(self) -> bool:
-        """Whether all components are as likely."""
-        return max(self.probabilities) - min(self.probabilities) < _TOLERANCE
-
-    def noise(self, generator: torch.Generator | None = None) -> Tensor:
-        """Indices of `shape`; those of the pass where they are held."""
-        if generator is None and self.current is not None:
-            return self.current
-        device = self.device if generator is None else generator.device
-        if self.uniform:
-            return torch.randint(len(self.probabilities), self.shape, generator=generator, device=device)
-        return self._chosen(torch.rand(self.shape, generator=generator, device=device))
-
-    def begin(self, model: nn.Module, inputs: Any) -> None:
-        """Before every pass of a model whose layers share the draw: a new one, unless the context has it."""
-        self.current = None
-        if not context.mean_only and not (context.draws is not None and id(self) in context.draws):
-            self.current = self.noise()
-
-    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Indices are drawn where the model is moved to: it has no tensor that would show."""
-        self.device = fn(torch.empty(0, device=self.device)).device
-        self.current = None
-        return super()._apply(fn, recurse)
-
-    def _chosen(self, u: Tensor) -> Tensor:
-        """The component whose stretch of [0, 1) holds u."""
-        index = torch.zeros(u.shape, dtype=torch.long, device=u.device)
-        edge = 0.0
-        for p in self.probabilities[:-1]:
-            edge += p
-            index = index + (u >= edge)
-        return index
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "current": None}
-
-    def extra_repr(self) -> str:
-        """The shape and the number of components."""
-        return f"shape={self.shape}, components={len(self.probabilities)}"
-
-
-class BalancedAssignment(Assignment):
-    """Assignments laid out over the samples of `predict`, so that every index takes every component equally often.
-
-    A Latin hypercube: in each block of K samples every index goes through the components in a random order of its own,
-    so that a sample by itself is distributed as an independent draw (averages stay unbiased), while the average over a
-    block has no variance from any single index. Where components are not as likely, a block has 4 K samples, one from
-    each of 4 K equal stretches of [0, 1), and component k comes within one of 4 K p_k times.
-
-    A function of (seed, number, sample). In training the draws are independent.
-
-    >>> site = BalancedAssignment((), (0.25,) * 4)
-    >>> sorted(int(site.of_sample(7, s)) for s in range(4))
-    [0, 1, 2, 3]
-    """
-
-    def __init__(
-        self, shape: tuple[int, ...], probabilities: tuple[float, ...], number: int = 0, *, held: bool = False
-    ) -> None:
-        super().__init__(shape, probabilities, number, held=held)
-        if held and self.uniform:
-            self.period = self.block  # whole networks: after one round `predict` has asked them all
-        self._last: tuple[tuple[int, int], Tensor] | None = None
-
-    @property
-    def block(self) -> int:
-        """How many samples are balanced together."""
-        return len(self.probabilities) * (1 if self.uniform else 4)
-
-    def of_sample(self, seed: int, sample: int) -> Tensor:
-        """The indices of one sample."""
-        key = (seed, sample // self.block)
-        if self._last is None or self._last[0] != key:
-            self._last = (key, self._laid_out(*key))
-        return self._last[1][sample % self.block].long().to(self.device)
-
-    def _laid_out(self, seed: int, block: int) -> Tensor:
-        """The indices of a block of samples (block, *shape), drawn on the CPU: a seed means the same everywhere."""
-        generator = torch.Generator().manual_seed(mix(seed, self.number, block))
-        order = torch.rand((self.block, *self.shape), generator=generator).argsort(0)
-        if not self.uniform:
-            order = self._chosen((order + torch.rand(order.shape, generator=generator)) / self.block)
-        return order.to(torch.int16)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_last": None}
 
 
 class Mixture(Posterior):
@@ -165,7 +50,7 @@ class Mixture(Posterior):
     def __init__(self, loc: Tensor, assignment: Assignment, *, zero: bool = False) -> None:
         super().__init__()
         check_floating(loc)
-        count = len(assignment.probabilities)
+        count = assignment.components
         if loc.ndim < 1 or loc.shape[0] + zero != count:
             raise ConfigError(
                 f"loc: expected one centre for each of {count} probabilities{', zero aside' if zero else ''}, "
@@ -191,7 +76,7 @@ class Mixture(Posterior):
     @property
     def components(self) -> int:
         """K, the zero included."""
-        return len(self.assignment.probabilities)
+        return self.assignment.components
 
     @property
     def centres(self) -> Tensor:
@@ -245,7 +130,8 @@ class Mixture(Posterior):
         return self.loc.numel() if self.keep is None else self.loc.shape[0] * int(self.keep.sum())
 
     def component_weights(self) -> Tensor:
-        p = torch.tensor(self.assignment.probabilities, dtype=self.dtype, device=self.device)
+        """p, of a shape that broadcasts to the centres."""
+        p = self.assignment.weights().to(dtype=self.dtype, device=self.device)
         return p.reshape(-1, *(1,) * (self.loc.ndim - 1))
 
 
@@ -279,18 +165,6 @@ def _rate(rate: float) -> tuple[float, float]:
     if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < 1:
         raise ConfigError(f"rate: expected a probability above 0 and below 1, received {rate!r}")
     return (float(rate), 1.0 - rate)
-
-
-def check_probabilities(where: str, probabilities: tuple[float, ...]) -> None:
-    """Two or more numbers above 0 that sum to one."""
-    numbers = all(isinstance(p, (int, float)) and not isinstance(p, bool) for p in probabilities)
-    if len(probabilities) < 2 or not numbers or not all(p > 0 for p in probabilities):
-        raise ConfigError(f"{where}: expected two or more numbers above 0, received {probabilities}")
-    if not abs(math.fsum(probabilities) - 1) < _TOLERANCE:
-        raise ConfigError(
-            f"{where}: expected numbers that sum to 1, received {probabilities}, whose sum is "
-            f"{math.fsum(probabilities):.6g}; divide them by it"
-        )
 
 
 def _broadcast(shape: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...] | None:

@@ -21,22 +21,24 @@ class Accumulator:
     settle: a datum takes no more samples once the standard error of every one of its means is below this (in units of
         the predictive standard deviation for regression); checked every 8 samples, for each datum by itself, so
         that the answer does not depend on who its neighbours are.
+    weights: what each sample counts, by its number (see `leanbayes.predict.stacking`); None for all alike.
     """
 
     check_every = 8
 
-    def __init__(self, likelihood: Likelihood, keep: bool, settle: float | None) -> None:
-        self.likelihood, self.settle, self.keep = likelihood, settle, keep
+    def __init__(self, likelihood: Likelihood, keep: bool, settle: float | None, weights: Tensor | None = None) -> None:
+        self.likelihood, self.settle, self.keep, self.weights = likelihood, settle, keep, weights
         self.task = likelihood.task
-        self.origin = self.first = self.second = self.inner = self.counts = self.active = torch.empty(0)
+        self.origin = self.first = self.second = self.inner = self.counts = self.mass = self.active = torch.empty(0)
         self.energy: Tensor | None = None
         self.kept: list[Tensor] = []
         self.kept_noise: list[Tensor] = []
+        self.numbers: list[int] = []
         self.seen = 0
         self.dtype = torch.float32
 
-    def add(self, output: Tensor) -> None:
-        """One more sample."""
+    def add(self, output: Tensor, number: int | None = None) -> None:
+        """One more sample; its number, unless they come in order."""
         if not self.seen:
             self.task = _task(self.likelihood, output)
             self.keep = self.keep or self.is_regression
@@ -51,18 +53,22 @@ class Accumulator:
             self.inner = torch.zeros_like(inner, dtype=wide)
             self.energy = None if energy is None else torch.zeros_like(energy, dtype=wide)
             self.counts = torch.zeros(value.shape[0], dtype=torch.long, device=value.device)
+            self.mass = torch.zeros(value.shape[0], dtype=wide, device=value.device)
             self.active = torch.ones(value.shape[0], dtype=torch.bool, device=value.device)
         self.seen += 1
         on = self.active
         mask = _wide(on, value)
         step = torch.where(mask, value - self.origin, 0)
-        self.first += step
-        self.second += step.square()
-        self.inner += torch.where(_wide(on, inner), inner, 0)
+        weight = 1.0 if self.weights is None else float(self.weights[self.seen - 1 if number is None else number])
+        self.first += weight * step
+        self.second += weight * step.square()
+        self.inner += weight * torch.where(_wide(on, inner), inner, 0)
         if self.energy is not None and energy is not None:
-            self.energy += torch.where(_wide(on, energy), energy, 0)
+            self.energy += weight * torch.where(_wide(on, energy), energy, 0)
         self.counts += on
+        self.mass += weight * on
         if self.keep:
+            self.numbers.append(self.seen if number is None else number)
             self.kept.append(torch.where(mask, value, torch.nan))
             if self.is_regression:
                 self.kept_noise.append(torch.where(_wide(on, inner), inner, torch.nan).expand_as(value))
@@ -105,9 +111,8 @@ class Accumulator:
         return -torch.logsumexp(logits, dim)
 
     def _moments(self) -> tuple[Tensor, Tensor]:
-        count = self.counts.to(self.first.dtype).reshape(-1, *(1,) * (self.first.ndim - 1))
-        shift = self.first / count
-        return self.origin + shift, (self.second / count - shift.square()).clamp_min(0)
+        shift = self._average(self.first)
+        return self.origin + shift, (self._average(self.second) - shift.square()).clamp_min(0)
 
     def _retire(self) -> None:
         _, variance = self._moments()
@@ -119,7 +124,10 @@ class Accumulator:
         self.active &= error.flatten(1).amax(1) > self.settle
 
     def _average(self, total: Tensor) -> Tensor:
-        return total / self.counts.to(total.dtype).reshape(-1, *(1,) * (total.ndim - 1))
+        return total / self.mass.to(total.dtype).reshape(-1, *(1,) * (total.ndim - 1))
+
+    def _in_order(self, kept: list[Tensor]) -> Tensor:
+        return torch.stack([value for _, value in sorted(zip(self.numbers, kept, strict=True), key=lambda p: p[0])])
 
     def result(self, engine: str) -> Predictive:
         """The averages."""
@@ -140,9 +148,10 @@ class Accumulator:
             epistemic.to(dtype),
             self.counts,
             engine,
-            torch.stack(self.kept) if self.keep else None,
-            torch.stack(self.kept_noise) if self.is_regression else None,
+            self._in_order(self.kept) if self.keep else None,
+            self._in_order(self.kept_noise) if self.is_regression else None,
             None if self.energy is None else self._average(self.energy).to(dtype),
+            None if self.weights is None else self.weights.to(dtype=dtype, device=mean.device),
         )
 
 

@@ -17,6 +17,7 @@ from .accumulate import Accumulator
 from .engine import Engine
 from .predictive import Predictive, join
 from .procedures import warn_if_past
+from .stacking import check_weights
 
 
 def predict(
@@ -32,6 +33,8 @@ def predict(
     settle: float | None = None,
     estimator: Literal["weight", "local", "flipout"] = "weight",
     strategy: Literal["auto", "vmap", "loop"] = "auto",
+    balanced: bool | None = None,
+    weights: Tensor | None = None,
     progress: bool = False,
 ) -> Predictive:
     """The predictive distribution of a batch (or a loader), averaged over networks drawn from the posterior.
@@ -49,7 +52,11 @@ def predict(
     mean_only: one pass at the posterior means: the deterministic procedure.
     keep_samples: keep what every sample said in ``.samples`` (always on for regression).
     settle: stop sampling a datum once its standard error is below this.
-    strategy: "vmap" computes the deterministic prefix of the network once for all samples; "auto" does where it pays.
+    strategy: "vmap" computes what samples have in common once for all of them; "auto" does where it pays.
+    balanced: True lays the samples out so that their errors cancel: components of mixtures are used equally often, and
+        Gaussian noise comes in pairs of opposite sign (take an even number of samples). False draws every sample by
+        itself; None does as the methods say (patches are balanced, Gaussians are not). Whole networks only.
+    weights: what each sample counts (samples,), as `leanbayes.predict.stacking.fit_weights` finds it for this seed.
 
     >>> import leanbayes as lb
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
@@ -69,6 +76,12 @@ def predict(
         raise PredictionError(f"strategy: expected auto, vmap or loop, received {strategy!r}")
     if not isinstance(estimator, str) or estimator not in sampling.ESTIMATORS:
         raise PredictionError(f"estimator: expected weight, local or flipout, received {estimator!r}")
+    if balanced is not None and not isinstance(balanced, bool):
+        raise PredictionError(f"balanced: expected True, False or None, received {balanced!r}")
+    if balanced is not None and estimator != "weight":
+        raise PredictionError(
+            f"balanced: expected estimator='weight', since only whole networks are laid out, received {estimator!r}"
+        )
     if seed is None:
         seed = int(torch.randint(2**62, (1,)))
     elif isinstance(seed, bool) or not isinstance(seed, int):
@@ -77,8 +90,18 @@ def predict(
     if mean_only:
         warn_if_past(model)
     engine = Engine(
-        model, samples, seed, chunk, mean_only, estimator, strategy, Accumulator.check_every if settle else None
+        model,
+        samples,
+        seed,
+        chunk,
+        mean_only,
+        estimator,
+        strategy,
+        Accumulator.check_every if settle else None,
+        balanced,
     )
+    if weights is not None:
+        weights = check_weights(weights, engine.samples, settle)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     is_loader = not isinstance(inputs, (Tensor, Mapping, tuple, list)) and isinstance(inputs, Iterable)
     parts: list[Predictive] = []
@@ -86,8 +109,8 @@ def predict(
         for batch in _batches(inputs, is_loader, progress):
             if batches.size(batch) == 0:
                 continue
-            for block, outputs in engine.blocks(batches.to(batch, device)):
-                parts.append(_average(engine, meaning, batches.size(block), outputs, keep_samples, settle))
+            for block, outputs in engine.numbered(batches.to(batch, device)):
+                parts.append(_average(engine, meaning, batches.size(block), outputs, keep_samples, settle, weights))
                 if is_loader:
                     parts[-1] = _on_cpu(parts[-1])
     if not parts:
@@ -96,17 +119,23 @@ def predict(
 
 
 def _average(
-    engine: Engine, meaning: Likelihood, rows: int, outputs: Iterable[Tensor], keep: bool, settle: float | None
+    engine: Engine,
+    meaning: Likelihood,
+    rows: int,
+    outputs: Iterable[tuple[list[int], Tensor]],
+    keep: bool,
+    settle: float | None,
+    weights: Tensor | None,
 ) -> Predictive:
-    total = Accumulator(meaning, keep, settle)
-    for group in outputs:
-        for output in group:
+    total = Accumulator(meaning, keep, settle, weights)
+    for numbers, group in outputs:
+        for number, output in zip(numbers, group, strict=True):
             if output.shape[:1] != (rows,):
                 raise PredictionError(
                     f"expected outputs for {rows} data, received a tensor of shape {tuple(output.shape)}; "
                     "the first dimension must be the batch"
                 )
-            total.add(output)
+            total.add(output, number)
             if settle is not None and total.settled:
                 return total.result(engine.used)
     return total.result(engine.used)

@@ -13,23 +13,28 @@ from torch import Tensor, nn
 
 from .. import batches, sampling
 from ..errors import LeanBayesWarning
-from .probe import probe
+from . import draws
+from .probe import Probe, probe
 
 LOOP_ROWS = 256
 VMAP_PAIRS = 2048
 VMAP_NOISE = 2**25  # random numbers held at once: whole layers times samples would otherwise fill the memory
+KEPT_NOISE = 2**22  # of all samples, kept from one block of data to the next
+FOLDED = 2**22  # numbers in the largest activation of a pass, where samples are folded into its batch
 
 
 @dataclass
 class Engine:
     """Draws S outputs of a model for a batch of inputs.
 
-    chunk: the most (datum, sample) pairs computed at once. None: 256 data a pass in a loop; 2,048 pairs under vmap.
+    chunk: the most (datum, sample) pairs computed at once. None: 256 data a pass in a loop; 2,048 pairs under vmap, or
+        as many as have 2^22 numbers in their largest activation where norm layers alone differ between samples.
         Under vmap a pass also takes no more samples than have 2^25 random numbers together.
     strategy: "loop" runs the network once a sample; "vmap" runs what precedes the first random layer once, whatever the
         number of samples; "auto" counts the arithmetic on one datum and takes the cheaper.
     estimator: "weight" draws whole networks: the same noise for every datum, keyed by (seed, site, sample).
     group: samples handed out at a time, where the caller may stop early; None for as many as fit.
+    balanced: None leaves it to the methods whether samples are laid out or drawn; see `leanbayes.predict.draws.noise`.
     """
 
     model: nn.Module
@@ -40,12 +45,19 @@ class Engine:
     estimator: str = "weight"
     strategy: str = "auto"
     group: int | None = None
+    balanced: bool | None = None
     used: str = field(default="", init=False)
     done: int = field(default=0, init=False)
     together: int = field(default=1, init=False)
 
     def __post_init__(self) -> None:
         self.sites = list(sampling.sites(self.model).values())
+        self.found = Probe(0.0)
+        self.pairs = VMAP_PAIRS
+        self.most, self.data, self.keeps_noise = 1, 1, False
+        self.drawn_with = self.seed
+        self.arranged: dict[int, tuple[float, list[list[int]]]] = {}
+        self.kept: dict[tuple[int, ...], dict[int, Tensor]] = {}
         if self.mean_only or not self.sites:
             self.samples = 1
         elif all(hasattr(site, "period") for site in self.sites):  # plain members: after one round nothing is new
@@ -59,6 +71,15 @@ class Engine:
 
     def blocks(self, inputs: Any) -> Iterator[tuple[Any, Iterator[Tensor]]]:
         """Pieces of the inputs, each with an iterator over groups of outputs of shape (samples, data, ...)."""
+        for block, groups in self.numbered(inputs):
+            yield block, (outputs for _, outputs in groups)
+
+    def numbered(self, inputs: Any) -> Iterator[tuple[Any, Iterator[tuple[list[int], Tensor]]]]:
+        """As `blocks`, every group with the numbers of its samples: those with the same first draws come together."""
+        if self.drawn_with != self.seed:  # an attack draws other networks in every step
+            self.drawn_with = self.seed
+            self.arranged.clear()
+            self.kept.clear()
         if not self.used:
             self._choose(inputs)
         total, start = batches.size(inputs), 0
@@ -71,21 +92,27 @@ class Engine:
 
     def _rows(self) -> int:
         if self.used == "vmap":
-            return max(1, (self.chunk or VMAP_PAIRS) // self.together)
+            return max(1, (self.chunk or self.pairs) // self.together)
         return self.chunk or LOOP_ROWS
 
     def _choose(self, inputs: Any) -> None:
         """Count where the work is; fall back to a loop, audibly, where vmap refuses the model."""
         self._forget_shapes()
-        found = probe(self.model, inputs)
+        self.found = found = probe(self.model, inputs)
+        self.pairs = min(VMAP_PAIRS, max(1, FOLDED // found.largest)) if found.largest else VMAP_PAIRS
         numbers = sum(noise.numel() for noise in self._noise(0).values())
-        most = min(self.group or self.samples, self.chunk or VMAP_PAIRS, VMAP_NOISE // max(numbers, 1))
-        self.together = max(most, 1)
-        if self.strategy == "auto" and not found.vmap_pays(self.samples, self.together):
+        most = min(self.group or self.samples, self.chunk or self.pairs, VMAP_NOISE // max(numbers, 1))
+        self.most, self.data = max(most, 1), batches.size(inputs)
+        fixed = not any(getattr(site, "learns_shape", False) for site in self.sites)
+        self.keeps_noise = fixed and self.samples * numbers <= KEPT_NOISE
+        cost, together = self._arranged(0)
+        self.most = self.together = max(map(len, together))
+        alone = self._overhead() / min(self.data, self.chunk or LOOP_ROWS)
+        if self.strategy == "auto" and not cost < sum(map(len, together)) * (1 + alone):
             self.used = "loop"
             return
         try:
-            self._vmap(batches.rows(inputs, 0, 1), [0, 1])
+            self._vmap(batches.rows(inputs, 0, 1), [0, 1], trial=True)
             self.used = "vmap"
         except Exception as error:  # vmap's refusals have no common type; a model's own fault shows again in the loop
             self.used = "loop"
@@ -98,22 +125,41 @@ class Engine:
                     stacklevel=4,
                 )
 
-    def _groups(self, block: Any, start: int) -> Iterator[Tensor]:
+    def _arranged(self, first: int) -> tuple[float, list[list[int]]]:
+        """What samples from a first one on cost in forward passes, and which of them are computed together."""
+        if first not in self.arranged:
+            numbers = list(range(self.samples))[first : first + (self.group or self.samples)]
+            known = {id(site): (i, site) for i, site in enumerate(self.sites)}
+            ordered = [known[key] for key in self.found.sites if key in known]
+            table = draws.in_common(ordered, self.seed, numbers, self.balanced)
+            cost, rows = draws.arranged(self.found, table, self.most, self._rows_with, self._overhead())
+            self.arranged[first] = cost, [[numbers[row] for row in some] for some in rows]
+        return self.arranged[first]
+
+    def _overhead(self) -> float:
+        """What a pass costs besides its data; small change where samples have weights of their own."""
+        return draws.OVERHEAD if self.found.largest else 0.0
+
+    def _rows_with(self, samples: int) -> int:
+        return max(1, min(self.data, (self.chunk or self.pairs) // samples))
+
+    def _groups(self, block: Any, start: int) -> Iterator[tuple[list[int], Tensor]]:
         if self.used == "mean":
             with sampling.using(mean_only=True):
-                yield self._run(block).unsqueeze(0)
+                yield [0], self._run(block).unsqueeze(0)
             return
         if self._forget_shapes():  # noise of a run-time shape: let the sites see this block's
             with sampling.watching(lambda site: None):
                 self._run(batches.rows(block, 0, 1))
-        size = self.together if self.used == "vmap" else self.group or self.samples
+        size = self.group or self.samples
         for first in range(0, self.samples, size):
             numbers = list(range(first, min(first + size, self.samples)))
             if self.used == "vmap":
-                yield self._vmap(block, numbers)
+                for some in self._arranged(first)[1]:
+                    yield some, self._vmap(block, some)
             else:
                 for number in numbers:
-                    yield self._one(block, start, number).unsqueeze(0)
+                    yield [number], self._one(block, start, number).unsqueeze(0)
 
     def _forget_shapes(self) -> bool:
         """Whether any site learns the shape of its noise from an input; such sites start anew."""
@@ -135,19 +181,40 @@ class Engine:
         with sampling.using(estimator=self.estimator, draws=laid_out):  # type: ignore[arg-type]
             return self._run(block)
 
-    def _vmap(self, block: Any, numbers: list[int]) -> Tensor:
+    def _vmap(self, block: Any, numbers: list[int], trial: bool = False) -> Tensor:
         """Several samples in one pass: everything before the first random site stays unbatched."""
-        each = [dict(self._noise(number)) for number in numbers]
-        stacked = {key: torch.stack([noise[key] for noise in each]) for key in each[0]}
+        stacked = self._stacked(numbers)
+        same = set() if trial else {key for key, noise in stacked.items() if _is_same(noise)}
+        shared = {key: stacked[key][0] for key in same}
+        if len(same) == len(stacked):  # one network
+            with sampling.using(estimator="weight", draws=shared):
+                out = self._run(block)
+            return out.expand(len(numbers), *out.shape)
 
-        def one(draws: dict[int, Tensor]) -> Tensor:
-            with sampling.using(estimator="weight", draws=draws):
+        def one(noise: dict[int, Tensor]) -> Tensor:
+            with sampling.using(estimator="weight", draws={**shared, **noise}):
                 return self._run(block)
 
-        return torch.func.vmap(one, randomness="different")(stacked)
+        own = {key: noise for key, noise in stacked.items() if key not in same}
+        return torch.func.vmap(one, randomness="different")(own)
+
+    def _stacked(self, numbers: list[int]) -> dict[int, Tensor]:
+        """The noise of samples by site, (samples, ...)."""
+        key = tuple(numbers)
+        if key in self.kept:
+            return self.kept[key]
+        found = {id(site): draws.noise(site, self.seed, i, numbers, self.balanced) for i, site in enumerate(self.sites)}
+        if self.keeps_noise:
+            self.kept[key] = found
+        return found
 
     def _noise(self, sample: int) -> Mapping[int, Tensor]:
-        return _Noise({id(site): (i, site) for i, site in enumerate(self.sites)}, self.seed, sample)
+        return _Noise({id(site): (i, site) for i, site in enumerate(self.sites)}, self.seed, sample, self.balanced)
+
+
+def _is_same(noise: Tensor) -> bool:
+    """Whether all samples take the same components; other noise is never the same."""
+    return noise.dtype == torch.long and bool((noise == noise[:1]).all())
 
 
 @dataclass
@@ -157,12 +224,13 @@ class _Noise(Mapping[int, Tensor]):
     sites: dict[int, tuple[int, nn.Module]]
     seed: int
     sample: int
+    balanced: bool | None = None
     drawn: dict[int, Tensor] = field(default_factory=dict)
 
     def __getitem__(self, key: int) -> Tensor:
         if key not in self.drawn:
             number, site = self.sites[key]
-            self.drawn[key] = sampling.noise_of(site, self.seed, number, self.sample)
+            self.drawn[key] = draws.noise(site, self.seed, number, [self.sample], self.balanced)[0]
         return self.drawn[key]
 
     def __iter__(self) -> Iterator[int]:

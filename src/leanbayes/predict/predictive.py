@@ -23,6 +23,7 @@ class Predictive:
     counts: samples used for each datum (N,).
     engine: how they were computed: "vmap", "loop", "mean" (mean_only) or "deterministic" (nothing random).
     energies: -logsumexp of the logits, averaged over samples (N, ...); None where there are no logits.
+    weights: of the samples in all averages (S,); None where they count alike.
     """
 
     task: str
@@ -35,6 +36,7 @@ class Predictive:
     drawn: Tensor | None = None
     noise: Tensor | None = None
     energies: Tensor | None = None
+    weights: Tensor | None = None
 
     @property
     def probs(self) -> Tensor:
@@ -133,6 +135,8 @@ class Predictive:
         self._only("densities, quantiles and intervals", "regression")
         assert self.drawn is not None
         assert self.noise is not None
+        if self.weights is not None:
+            return self.drawn, self.noise, self.weights.log().unsqueeze(1).expand(self.drawn.shape[:2])
         used = torch.arange(self.drawn.shape[0], device=self.drawn.device).unsqueeze(1) < self.counts
         log_weights = torch.where(used, -torch.log(self.counts.to(self.drawn.dtype)), -torch.inf)
         return self.drawn.nan_to_num(), self.noise.nan_to_num(nan=1.0), log_weights
@@ -174,7 +178,7 @@ def join(parts: list[Predictive]) -> Predictive:
 
     return Predictive(
         first.task, cat("mean"), cat("variance"), cat("aleatoric"), cat("epistemic"), cat("counts"), first.engine,
-        stack("drawn"), stack("noise"), cat("energies") if first.energies is not None else None,
+        stack("drawn"), stack("noise"), cat("energies") if first.energies is not None else None, first.weights,
     )  # fmt: skip
 
 

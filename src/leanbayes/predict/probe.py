@@ -1,46 +1,89 @@
-"""How much of a network runs before its first random draw: what decides how samples are computed."""
+"""How much of a network runs before each of its random draws: what decides how samples are computed."""
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 from torch.utils.flop_counter import FlopCounterMode
 
 from .. import batches, sampling
 from ..layers.sparse import dense_path
 
+OWN_WEIGHTS = 2.0
+FOLDED = 1.0
+
 
 @dataclass(frozen=True)
 class Probe:
-    """prefix: the share of the arithmetic before the first draw."""
+    """Where the arithmetic of one pass is.
+
+    prefix: the share before the first draw.
+    sites: the random sites by their id, in the order of their first draws.
+    before: for each of them the share of the arithmetic before its first draw.
+    after: for each of them what a sample costs under vmap after that draw, in passes.
+    largest: numbers in the largest output of a module after the first draw, for one datum, where samples fold into the
+        batch; 0 elsewhere.
+
+    Under vmap a sample costs its share of the arithmetic times `OWN_WEIGHTS` where it has weights of its own:
+    benchmarks/predict.py finds 2 to 2.4 for the last block, the last stage or all of ResNet-18. Where few data share
+    the weights it is more (5 or 6 at 8 data and 512 channels), but then the noise, which costs a loop the same,
+    outweighs it: the wrong choice costs a fifth. Where only norm layers have values of their own, the samples are one
+    larger batch (`FOLDED`), which costs as much as separate passes and spares their overhead.
+    """
 
     prefix: float
+    sites: tuple[int, ...] = ()
+    before: tuple[float, ...] = ()
+    after: tuple[float, ...] = ()
+    largest: int = 0
 
-    def vmap_pays(self, samples: int, together: int) -> bool:
-        """Whether vectorised passes, each of so many samples together, beat a pass a sample.
+    def cost(self, samples: int, passes: int, depth: int = 0) -> float:
+        """Of vectorised passes whose samples have the first ``depth`` sites in common; a loop costs ``samples``.
 
-        A loop costs S passes; vmap costs prefix * ceil(S / together) + r * S * (1 - prefix), where r > 1 because every
-        sample then has weights of its own. benchmarks/predict.py finds r = 2 to 2.4 for the last block, the last stage
-        or all of ResNet-18. Where few data share the weights r is larger (5 or 6 at 8 data and 512 channels), but then
-        the noise, which costs both the same, outweighs it: the wrong choice costs a fifth.
+        >>> Probe(0.9, (1,), (0.9,), (0.2,)).cost(samples=100, passes=2)
+        21.8
         """
-        once = self.prefix * math.ceil(samples / together)
-        return once + 2.0 * samples * (1.0 - self.prefix) < samples
+        if depth >= len(self.sites):
+            return passes if self.sites else samples
+        return passes * self.before[depth] + samples * self.after[depth]
 
 
 def probe(model: nn.Module, inputs: Any) -> Probe:
     """Run one datum, counting. The sites of a model that has run know the shapes of their noise."""
     counter = FlopCounterMode(display=False)
-    before: list[int] = []
+    drawn: list[tuple[Any, int]] = []
+    sizes = [0]
 
     def watch(site: nn.Module) -> None:
-        if not before:
-            before.append(counter.get_total_flops())
+        drawn.append((site, counter.get_total_flops()))
 
-    with sampling.using(estimator="weight"), counter, sampling.watching(watch), dense_path():
-        batches.call(model, batches.rows(inputs, 0, 1))
+    def measure(module: nn.Module, args: Any, output: Any) -> None:
+        if drawn and isinstance(output, Tensor):
+            sizes.append(output.numel())
+
+    hook = register_module_forward_hook(measure)
+    try:
+        with sampling.using(estimator="weight"), counter, sampling.watching(watch), dense_path():
+            batches.call(model, batches.rows(inputs, 0, 1))
+    finally:
+        hook.remove()
     total = counter.get_total_flops()
-    return Probe((before[0] if before else total) / total if total else 0.0)
+    if not drawn or not total:
+        return Probe(1.0 if total else 0.0)
+    ends = [flops for _, flops in drawn[1:]] + [total]
+    each = [
+        (FOLDED if getattr(site, "folds", False) else OWN_WEIGHTS) * (end - start) / total
+        for (site, start), end in zip(drawn, ends, strict=True)
+    ]
+    first = {id(site): i for i, (site, _) in reversed(list(enumerate(drawn)))}
+    order = sorted(first, key=lambda key: first[key])
+    return Probe(
+        drawn[0][1] / total,
+        tuple(order),
+        tuple(drawn[first[key]][1] / total for key in order),
+        tuple(sum(each[first[key] :]) for key in order),
+        max(sizes) if any(getattr(site, "folds", False) for site, _ in drawn) else 0,
+    )

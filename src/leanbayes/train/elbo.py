@@ -14,12 +14,13 @@ from .schedules import Schedule, evaluate, schedule
 
 
 class Terms(NamedTuple):
-    """What `ELBO` returns: loss = nll + kl_weight * kl / num_data."""
+    """What `ELBO` returns: loss = nll + kl_weight * kl / num_data + unscaled."""
 
     loss: Tensor
     nll: Tensor
     kl: Tensor
     kl_weight: float
+    unscaled: Tensor | float = 0.0
 
 
 class ELBO(nn.Module):
@@ -27,7 +28,8 @@ class ELBO(nn.Module):
 
     loss = nll + kl_weight * kl / num_data, with nll = -mean over the batch of log p(y | output), and kl the plain sum
     of KL(q(w) || p(w)) over all weights of the model (0 for a plain model). num_data times the loss is an unbiased
-    estimate of -ELBO over the whole data set, whatever the batch size.
+    estimate of -ELBO over the whole data set, whatever the batch size. What a model draws anew for every batch, the
+    widths of a nested network, adds terms of its own, which are not divided (`leanbayes.kl.unscaled_sum`).
 
     task: "classification", "regression", "segmentation", a Likelihood, or a function of (outputs, targets) that returns
     a log-likelihood per datum. num_data: the size of the training set, or the loader or data set to take it from.
@@ -50,7 +52,7 @@ class ELBO(nn.Module):
         self.step = 0
 
     def forward(self, model: nn.Module, outputs: Any, targets: Any) -> Terms:
-        from ..kl import kl_sum
+        from ..kl import kl_sum, unscaled_sum
 
         tensor = batches.output_tensor(outputs)
         weight = evaluate(self.kl_weight, self.step)
@@ -61,9 +63,11 @@ class ELBO(nn.Module):
             nll = -log_prob.mean()
             kl = kl_sum(model).to(nll)
             loss = nll + kl * (weight / self.num_data)
+            if (unscaled := unscaled_sum(model)) is not None:
+                loss = loss + unscaled.to(loss)
         if model.training and torch.is_grad_enabled():
             self.step += 1
-        return Terms(loss, nll, kl, weight)
+        return Terms(loss, nll, kl, weight, 0.0 if unscaled is None else unscaled)
 
     # The step is host state: as a buffer on a GPU, reading it would wait for the device at every step.
     def get_extra_state(self) -> Tensor:

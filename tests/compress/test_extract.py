@@ -1,0 +1,416 @@
+"""`extract`: the network at the means, really small, for every method or with the reason why not."""
+
+import copy
+import random
+
+import pytest
+import torch
+from torch import nn
+
+import leanbayes as lb
+from leanbayes.compress.extract import unread
+from leanbayes.compress.slicing import slice_
+from leanbayes.convert.channels import channel_graph
+from leanbayes.convert.record import conversions
+from leanbayes.errors import ConversionError
+from leanbayes.layers.fixed import FixedLayer
+from leanbayes.methods.structured_pruning import prune_channels_
+from leanbayes.registry import methods
+from leanbayes.sampling import sites
+
+from ..contract.networks import NETWORKS, data
+from ..convert.networks import NETWORKS as ALL_KINDS
+from ..convert.slicing import half, masked, randomised
+from ..snapshots import snapshot
+
+
+def at_means(model, x):
+    with torch.no_grad(), lb.using(mean_only=True):
+        return copy.deepcopy(model).eval()(x)
+
+
+def of(model, x):
+    with torch.no_grad():
+        return model(x)
+
+
+def bytes_of(model):
+    return sum(t.numel() * t.itemsize for t in model.state_dict().values())
+
+
+@pytest.mark.parametrize("network", NETWORKS)
+@pytest.mark.parametrize("method", sorted(methods()))
+def test_every_method_has_a_network_at_the_means_or_says_why_not(method, network):
+    torch.manual_seed(1)
+    model = NETWORKS[network]()
+    lb.bayesianize_(model, methods()[method]())
+    x, _ = data(network)
+    model(x)  # statistics of BatchNorm that are not those of a new one
+    before = snapshot(model)
+    if not all(getattr(site, "has_mean", True) for site in sites(model).values()):
+        with pytest.raises(ConversionError, match="mean"):
+            lb.extract(model)
+        assert snapshot(model) == before
+        return
+    small = lb.extract(model)
+    assert snapshot(model) == before
+    assert not sites(small)
+    assert not any(m.training for m in small.modules())
+    assert torch.allclose(of(small, x), at_means(model, x), atol=1e-6)
+    assert {id(p) for p in small.parameters()}.isdisjoint({id(p) for p in model.parameters()})
+    layers = [m for m in small.modules() if getattr(m, "is_bayes_layer", False)]
+    assert bool(layers) == (method in ("SparseSubspace", "Rigl"))
+    plain = lb.extract(model, sparse=False)
+    assert {type(m) for m in plain.modules()} == {type(m) for m in NETWORKS[network]().modules()}
+    assert torch.allclose(of(plain, x), at_means(model, x), atol=1e-6)
+
+
+def test_weights_without_a_mean_raise_with_the_reason():
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 2))
+    lb.bayesianize_(model, {"1": lb.Variance(parameterisation="zero")})
+    with pytest.raises(ConversionError, match=r"1.weight: its mean is zero by construction"):
+        lb.extract(model)
+    with pytest.raises(ConversionError, match=r"member\(model"):
+        lb.extract(_ensemble())
+
+
+def _ensemble():
+    model = nn.Sequential(nn.Linear(4, 4))
+    lb.bayesianize_(model, lb.Ensemble(3))
+    return model
+
+
+def test_a_member_of_an_ensemble_can_be_extracted():
+    from leanbayes.layers.ensemble import member
+
+    assert type(lb.extract(member(_ensemble(), 1))[0]) is nn.Linear
+
+
+@pytest.mark.parametrize("bad", [None, "model", 3])
+def test_not_a_model(bad):
+    with pytest.raises(ConversionError, match=r"expected an nn.Module"):
+        lb.extract(bad)
+
+
+def test_a_layer_alone_has_to_stand_in_something():
+    model = nn.Sequential(nn.Linear(2, 2))
+    lb.bayesianize_(model, lb.MeanField())
+    with pytest.raises(ConversionError, match="Sequential"):
+        lb.extract(model[0])
+
+
+def test_the_task_is_known_and_a_plain_model_is_copied():
+    x, y = torch.randn(20, 6), torch.arange(20) % 3
+    model = NETWORKS["perceptron"]()
+    lb.bayesianize_(model, lb.SparseSubspace())
+    lb.fit(model, (x, y), epochs=1, progress=False)
+    assert lb.predict(lb.extract(model), x).probs.shape == (20, 3)  # no task given
+    plain = NETWORKS["perceptron"]()
+    assert torch.equal(of(lb.extract(plain), x), of(plain, x))
+
+
+class TestSparse:
+    def make(self, density=0.05):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(200, 300), nn.ReLU(), nn.Linear(300, 10)), lb.SparseSubspace(density=density)
+
+    def test_takes_the_bytes_of_the_active_weights(self, tmp_path):
+        model, method = self.make()
+        lb.bayesianize_(model, method)
+        small = lb.extract(model)
+        active, biases = 3000 + 150, 310
+        assert bytes_of(small) == 8 * active + 4 * biases  # an index and a value each
+        path = lb.save(small, tmp_path / "small.safetensors")
+        assert path.stat().st_size < bytes_of(small) + 3000  # the header
+        fresh, _ = self.make()
+        loaded = lb.load(path, into=fresh)
+        x = torch.randn(5, 200)
+        assert torch.equal(of(loaded.eval(), x), of(small, x))
+        assert conversions(loaded) == conversions(small)
+
+    def test_runs_through_the_kernels_where_the_model_did(self):
+        model, method = self.make()
+        lb.bayesianize_(model, method)
+        x = torch.randn(2, 200)
+        assert [r.path for r in lb.cost(model, x).layers] == [r.path for r in lb.cost(lb.extract(model), x).layers]
+        assert lb.cost(lb.extract(model), x).macs == 3150
+
+    def test_training_goes_on_at_the_same_places(self):
+        model, method = self.make()
+        lb.bayesianize_(model, method)
+        small = lb.extract(model)
+        before = small[0].posteriors["weight"].index.clone()
+        lb.fit(small, (torch.randn(64, 200), torch.arange(64) % 10), epochs=150, progress=False)
+        assert torch.equal(small[0].posteriors["weight"].index, before)
+
+    @pytest.mark.parametrize("method", [lb.MeanField(), lb.VariationalDropout(), lb.SparseSubspace(density=0.4)])
+    def test_what_prune_left_is_what_is_stored(self, method, tmp_path):
+        torch.manual_seed(0)
+        model, _ = self.make()
+        lb.bayesianize_(model, method)
+        lb.prune_(model, fraction=0.9, scope="layer")
+        small = lb.extract(model)
+        left = sum(len(m.index) for m in small.modules() if hasattr(m, "index"))
+        share = 0.04 if method.__class__.__name__ == "SparseSubspace" else 0.1
+        assert left == pytest.approx(share * 63_000, rel=1e-3)
+        x = torch.randn(4, 200)
+        assert torch.allclose(of(small, x), at_means(model, x), atol=1e-6)
+        fresh, _ = self.make()
+        again = lb.load(lb.save(small, tmp_path / "a.safetensors"), into=fresh).eval()
+        assert torch.equal(of(again, x), of(small, x))
+
+    def test_many_weights_or_none_make_a_plain_layer(self):
+        for method in (lb.SparseSubspace(density=0.6), lb.MeanField()):
+            model, _ = self.make()
+            lb.bayesianize_(model, method)
+            if isinstance(method, lb.MeanField):
+                with pytest.warns(lb.LeanBayesWarning):
+                    lb.prune_(model, fraction=1.0)
+            assert type(lb.extract(model)[0]) is nn.Linear
+
+    def test_tied_weights_stay_tied(self):
+        model = nn.Sequential(nn.Linear(20, 20), nn.ReLU(), nn.Linear(20, 20))
+        model[2].weight = model[0].weight
+        lb.bayesianize_(model, lb.SparseSubspace(density=0.1))
+        small = lb.extract(model)
+        assert isinstance(small[0], FixedLayer)
+        assert small[0].posteriors["weight"] is small[2].posteriors["weight"]
+
+    def test_convolutions_and_double_precision(self):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Conv2d(8, 6, 3)).double()
+        lb.bayesianize_(model, lb.SparseSubspace(density=0.2))
+        x = torch.randn(2, 3, 9, 9, dtype=torch.double)
+        assert torch.allclose(of(lb.extract(model), x), at_means(model, x), atol=1e-12)
+
+    def test_hooks_come_along(self):
+        model, method = self.make()
+        lb.bayesianize_(model, {"0": method})
+        seen = []
+        model[0].register_forward_hook(lambda *_: seen.append(1))
+        lb.extract(model)(torch.zeros(1, 200))
+        assert seen == [1]
+
+
+@pytest.mark.parametrize("name", ALL_KINDS)
+def test_slices_equal_masks(name):
+    make, shape, _ = ALL_KINDS[name]
+    torch.manual_seed(2)
+    model, rng = randomised(make()), random.Random(2)
+    x = torch.rand(shape, dtype=torch.double)
+    graph = channel_graph(model, x)
+    for keep in [*({g.name: half(g, rng)} for g in graph.free), {g.name: half(g, rng) for g in graph.free}]:
+        expected = masked(model, graph, keep)(x)
+        got = slice_(copy.deepcopy(model), graph, keep)
+        torch.testing.assert_close(got(x), expected, rtol=1e-10, atol=1e-10)
+        if any(len(c) < graph[n].size for n, c in keep.items()):
+            assert sum(p.numel() for p in got.parameters()) < sum(p.numel() for p in model.parameters())
+
+
+def test_slicing_is_refused_before_anything_is_cut():
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))
+    graph = channel_graph(model)
+    shapes = {name: t.shape for name, t in model.state_dict().items()}
+    for keep in ({"0": [1], "2": []}, {"0": [1], "2": [3, 1]}, {"0": [1], "4": [0]}):
+        with pytest.raises(ConversionError):
+            slice_(model, graph, keep)
+    model[2].weight = model[0].weight
+    with pytest.raises(ConversionError, match="tied"):
+        slice_(model, graph, {"0": [1, 2]})
+    assert {name: t.shape for name, t in model.state_dict().items()} == shapes
+
+
+class TestChannels:
+    def structured(self, model, share=0.5, threshold=1.0):
+        torch.manual_seed(0)
+        for p in model.parameters():
+            p.data += 0.05 * torch.randn_like(p)
+        lb.bayesianize_(model, lb.StructuredPruning())
+        for layer in model.modules():
+            if hasattr(layer, "scale"):
+                layer.scale.log_std.data[torch.rand(layer.scale.shape) < share] = 3.0  # more noise than signal
+        prune_channels_(model, threshold)
+        return model
+
+    def test_channels_that_noise_drowns_are_cut_out(self):
+        model = self.structured(nn.Sequential(nn.Linear(6, 20), nn.BatchNorm1d(20), nn.ReLU(), nn.Linear(20, 3)))
+        kept = int(model[3].scale.keep.sum())
+        small = lb.extract(model)
+        assert (small[0].out_features, small[1].num_features, small[3].in_features) == (kept, kept, kept)
+        x = torch.randn(7, 6)
+        assert torch.allclose(of(small, x), at_means(model, x), atol=1e-6)
+
+    @pytest.mark.parametrize(("name", "options"), [("lenet5", {"batch_norm": True}), ("resnet18_cifar", {"width": 8})])
+    def test_of_real_networks(self, name, options):
+        model = self.structured(lb.models.build(name, num_classes=10, **options), share=0.9).eval()
+        x = torch.randn(2, 1, 28, 28) if name == "lenet5" else torch.randn(2, 3, 32, 32)
+        small = lb.extract(model, example_input=x)
+        whole = sum(p.numel() for p in lb.extract(model, sparse=False, graph=channel_graph(model, x)).parameters())
+        assert sum(p.numel() for p in small.parameters()) == whole
+        assert whole < 0.4 * sum(p.numel() for p in lb.restore_(copy.deepcopy(model)).parameters())
+        assert not any(getattr(m, "is_bayes_layer", False) for m in small.modules())
+        torch.testing.assert_close(of(small, x), at_means(model, x), rtol=1e-5, atol=1e-5)
+
+    def test_a_channel_stays_while_one_of_its_readers_needs_it(self):
+        class Two(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.a, self.b, self.c = nn.Linear(4, 4), nn.Linear(4, 2), nn.Linear(4, 2)
+
+            def forward(self, x):
+                x = torch.relu(self.a(x))
+                return self.b(x) + self.c(x)
+
+        model = Two()
+        lb.bayesianize_(model, {"b": lb.StructuredPruning(), "c": lb.StructuredPruning()})
+        for layer, gone in ((model.b, [0, 1]), (model.c, [1, 2])):
+            layer.scale.log_std.data[gone] = 3.0
+        prune_channels_(model)
+        assert unread(model, channel_graph(model)) == {"a": [0, 2, 3]}
+        x = torch.randn(3, 4)
+        assert torch.allclose(of(lb.extract(model), x), at_means(model, x), atol=1e-6)
+
+    def test_sparse_layers_are_cut_too_and_what_feeds_only_the_cut_goes(self):
+        torch.manual_seed(3)
+        model = nn.Sequential(nn.Linear(8, 30), nn.ReLU(), nn.Linear(30, 20), nn.ReLU(), nn.Linear(20, 3))
+        lb.bayesianize_(model, {"2": lb.SparseSubspace(density=0.05), "4": lb.StructuredPruning()})
+        model[4].scale.log_std.data[:15] = 3.0
+        prune_channels_(model)
+        small = lb.extract(model)
+        read = (model[2].posteriors["weight"].mean[15:] != 0).any(0)  # by the five that are left
+        assert small[0].out_features == int(read.sum()) < 30
+        assert small[2].posteriors["weight"].shape == (5, int(read.sum()))
+        assert isinstance(small[2], FixedLayer)
+        x = torch.randn(4, 8)
+        assert torch.allclose(of(small, x), at_means(model, x), atol=1e-6)
+        assert small[2].method.density == small[2].posteriors["weight"].density
+
+
+class TestWidth:
+    def nested(self, model, rules=None, **options):
+        torch.manual_seed(0)
+        lb.bayesianize_(model, rules or lb.Nested(**{"groups": 8, "base_groups": 2, **options}))
+        for module in model.modules():
+            if isinstance(module, nn.BatchNorm2d):
+                module.running_mean.normal_()
+                module.running_var.uniform_(0.5, 2)
+                module.bias.data.normal_()
+        return model.eval()
+
+    @pytest.mark.parametrize("width", [0.25, 0.5, 1.0])
+    @pytest.mark.parametrize("method", [lb.Nested, lb.NestedDropout])
+    def test_equals_the_masked_network_and_is_smaller(self, method, width):
+        model = self.nested(lb.models.build("vgg11_bn", width=0.25), {"conv1": None, "*": method(groups=8)})
+        x = torch.randn(2, 3, 32, 32)
+        before = copy.deepcopy(model.state_dict())
+        small = lb.extract(model, width=width)
+        assert all(torch.equal(t, before[name]) for name, t in model.state_dict().items())  # widths are part of it
+        lb.set_width_(model, width)
+        expected = at_means(model, x)
+        torch.testing.assert_close(of(small, x), expected, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(of(lb.extract(model), x), expected, rtol=1e-5, atol=1e-5)  # as it is set
+        whole = sum(p.numel() for p in lb.models.build("vgg11_bn", width=0.25).parameters())
+        share = sum(p.numel() for p in small.parameters()) / whole
+        assert share == 1 if width == 1 else share < 1.5 * width
+        assert not any(getattr(m, "is_bayes_layer", False) for m in small.modules())
+        assert not any(m._forward_pre_hooks or m._forward_hooks for m in small.modules())
+
+    def test_a_width_by_name_and_skip_connections(self):
+        model = self.nested(lb.models.build("resnet18_cifar", width=8), groups=4, base_groups=1)
+        x = torch.randn(2, 3, 16, 16)
+        names = list(lb.set_width_(copy.deepcopy(model), 0.5))
+        widths = {name: (0.25, 0.5, 0.75)[i % 3] for i, name in enumerate(names)}
+        small = lb.extract(model, width=widths)
+        lb.set_width_(model, widths)
+        torch.testing.assert_close(of(small, x), at_means(model, x), rtol=1e-5, atol=1e-5)
+
+    def test_rescaled_widths_and_truncation(self):
+        model = self.nested(nn.Sequential(nn.Conv2d(3, 16, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16 * 36, 4)))
+        x = torch.randn(5, 3, 8, 8)
+        lb.set_width_(model, 0.5, rescale=True)
+        small = lb.extract(model)
+        assert small[0].out_channels == 8
+        torch.testing.assert_close(of(small, x), at_means(model, x), rtol=1e-5, atol=1e-5)
+        lb.set_width_(model, None)
+        lb.truncate_(model, 0.75)
+        assert lb.extract(model)[0].out_channels == 12
+
+    def test_pruned_weights_stay_away_and_hooks_too(self):
+        model = self.nested(nn.Sequential(nn.Linear(40, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4)))
+        for layer in (model[0], model[2], model[4]):
+            layer.posteriors["weight"].log_alpha.data.normal_()  # all the same at the start: the first rows would go
+        lb.prune_(model, fraction=0.8, scope="layer")
+        x = torch.randn(3, 40)
+        small = lb.extract(model, width=0.5)
+        lb.set_width_(model, 0.5)
+        assert all(isinstance(small[i], FixedLayer) for i in (0, 2, 4))
+        assert small[2].posteriors["weight"].shape == (32, 32)
+        torch.testing.assert_close(of(small, x), at_means(model, x), rtol=1e-5, atol=1e-5)
+
+    def test_a_layer_of_which_nothing_is_left(self):
+        model = self.nested(nn.Sequential(nn.Linear(40, 64), nn.ReLU(), nn.Linear(64, 4)))
+        model[2].posteriors["weight"].keep = torch.arange(64).expand(4, 64) >= 50
+        small, x = lb.extract(model, width=0.25), torch.randn(3, 40)
+        lb.set_width_(model, 0.25)
+        assert type(small[2]) is nn.Linear
+        torch.testing.assert_close(of(small, x), at_means(model, x), rtol=1e-5, atol=1e-5)
+
+    def test_refusals(self):
+        plain = nn.Sequential(nn.Linear(4, 2))
+        with pytest.raises(ConversionError, match="ordered channels"):
+            lb.extract(plain, width=0.5)
+        model = self.nested(nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2)))
+        for bad in (0, 1.5, float("nan"), "half"):
+            with pytest.raises(ConversionError, match="width"):
+                lb.extract(model, width=bad)
+        zero = nn.Sequential(nn.Linear(4, 16), nn.ReLU(), nn.Linear(16, 2))
+        lb.bayesianize_(zero, lb.Nested(groups=4, base_groups=1, weights=lb.Variance(parameterisation="zero")))
+        with pytest.raises(ConversionError, match="zero by construction"):
+            lb.extract(zero, width=0.5)
+        legacy = self.nested(
+            nn.Sequential(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Conv2d(16, 4, 3)),
+            legacy=True, share=False, prior_keep=0.95,
+        )  # fmt: skip
+        with pytest.raises(ConversionError, match="legacy"):
+            lb.extract(legacy, width=0.5)
+
+
+class TestFiles:
+    @pytest.mark.parametrize("name", ALL_KINDS)
+    def test_a_network_of_the_whole_size_is_cut_to_what_was_saved(self, name, tmp_path):
+        make, shape, _ = ALL_KINDS[name]
+        torch.manual_seed(2)
+        model, rng = randomised(make()), random.Random(2)
+        x = torch.rand(shape, dtype=torch.double)
+        graph = channel_graph(model, x)
+        small = slice_(copy.deepcopy(model), graph, {g.name: half(g, rng) for g in graph.free})
+        path = lb.save(small, tmp_path / "small.safetensors")
+        for fresh in (make().double(), copy.deepcopy(small)):
+            assert torch.equal(lb.load(path, into=fresh).eval()(x), small(x))
+        assert lb.load(path, into=make().double()).state_dict().keys() == small.state_dict().keys()
+
+    def test_nested_and_sparse(self, tmp_path):
+        def make():
+            torch.manual_seed(0)
+            return nn.Sequential(nn.Linear(40, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 4))
+
+        model = make()
+        lb.bayesianize_(model, {"0": lb.Nested(groups=8), "2": lb.SparseSubspace(density=0.1)})
+        small, x = lb.extract(model, width=0.5), torch.randn(3, 40)
+        assert small[2].posteriors["weight"].shape == (64, 32)
+        again = lb.load(lb.save(small, tmp_path / "a.safetensors"), into=make()).eval()
+        assert torch.equal(of(again, x), of(small, x))
+
+    def test_what_does_not_fit_is_refused_and_nothing_changes(self, tmp_path):
+        model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+        path = lb.save(slice_(copy.deepcopy(model), channel_graph(model), {"0": [1, 2, 3]}), tmp_path / "a.safetensors")
+        for wrong in (
+            nn.Sequential(nn.Linear(4, 2), nn.ReLU(), nn.Linear(2, 2)),  # smaller than what was cut
+            nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)),
+            nn.Sequential(nn.Conv1d(4, 8, 1), nn.ReLU(), nn.Linear(8, 2)),
+            nn.Sequential(nn.Linear(4, 8)),
+        ):
+            before = snapshot(wrong)
+            with pytest.raises(lb.LeanBayesError):
+                lb.load(path, into=wrong)
+            assert snapshot(wrong) == before

@@ -1,0 +1,29 @@
+"""What balanced samples are worth, where the answer is known."""
+
+import pytest
+import torch
+
+from leanbayes.predict.worth import measures, worth
+
+
+def test_noise_of_a_quarter_of_the_variance_is_worth_four_times_the_samples():
+    exact = torch.full((200, 2), 0.5)
+
+    def said(samples, seed, balanced):
+        noise = torch.randn(200, 1, generator=torch.Generator().manual_seed(1000 * samples + seed))
+        noise = 0.01 * noise / (samples * (4 if balanced else 1)) ** 0.5
+        return exact + torch.cat([noise, -noise], 1)
+
+    asked = {"predictive mean": lambda probs: probs}
+    found = worth(said, exact, asked, samples=20, repeats=30, independent=(10, 40, 160))["predictive mean"]
+    assert found["worth"] == pytest.approx(80, rel=0.1)
+    assert found["slope"] == pytest.approx(-1, abs=0.05)
+    assert len(found["each"]["balanced"]) == 30
+
+
+def test_measures_are_what_they_are_called():
+    probs, labels = torch.tensor([[0.9, 0.1], [0.2, 0.8]]), torch.tensor([0, 0])
+    found = {name: measure(probs) for name, measure in measures(labels).items()}
+    assert found["NLL"].item() == pytest.approx(-(torch.tensor([0.9, 0.2]).log().mean().item()))
+    assert found["ECE"].item() == pytest.approx((0.1 + 0.8) / 2)
+    assert torch.equal(found["predictive mean"], probs)
