@@ -7,11 +7,22 @@ stands here for a longer run, LeNet-5 on MNIST.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ..methods import Dropout, Ensemble, MeanField, Method, SparseSubspace, Variance, VariationalDropout
+from ..methods import (
+    Dropout,
+    Ensemble,
+    MeanField,
+    Method,
+    Nested,
+    Patch,
+    SparseSubspace,
+    Variance,
+    VariationalDropout,
+)
+from ..methods.nested import PAPER
 from .base import Jobs, Metrics, Row, recipe
 
 if TYPE_CHECKING:
@@ -20,15 +31,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Contestant:
-    """A method (or rules), the weight of its KL, the share of training over which that weight rises, and how many times
-    as long it is trained.
+    """A method (or rules), the weight of its KL, the share of training over which that weight rises, how many times as
+    long it is trained, and the widths at which a nested network is asked, a row each.
     """
 
     method: Method | Mapping[str, Method] | None
     kl_weight: float = 1.0
     warmup: float = 0.0
     rounds: int = field(default=1, repr=False)
+    widths: tuple[float, ...] = field(default=(), repr=False)
 
+    def names(self, name: str) -> list[str]:
+        """Of its rows.
+
+        >>> Contestant(None, widths=(0.25, 1.0)).names("nested")
+        ['nested, width 25 %', 'nested, width 100 %']
+        """
+        return [f"{name}, width {100 * width:g} %" for width in self.widths] or [name]
+
+
+NESTED = Nested(groups=16, base_groups=1, weights=replace(PAPER, log_alpha=-3.0))  # -1 is for longer runs than these
 
 # later methods join here, and so the demo's table
 CONTESTANTS: dict[str, Contestant] = {
@@ -41,6 +63,8 @@ CONTESTANTS: dict[str, Contestant] = {
     "variance network": Contestant({"dense1": Variance(log_alpha=2.0)}, warmup=0.5),
     "deep ensemble of 3": Contestant(Ensemble(members=3), rounds=3),  # as many epochs for each member
     "sparse subspace, 10 %": Contestant(SparseSubspace(density=0.1, interval=50), kl_weight=0.1),
+    "patched output": Contestant({"dense2": Patch(components=5)}, kl_weight=0.1),
+    "nested": Contestant(NESTED, kl_weight=0.1, widths=(0.25, 0.5, 1.0)),
 }
 
 
@@ -71,20 +95,33 @@ SETTINGS = {
     seeds={name: setting.seeds for name, setting in SETTINGS.items()},
 )
 def rows(preset: str, jobs: Jobs) -> Iterator[Row]:
-    """A row a method."""
+    """A row a method, and one for each of its widths."""
     setting = SETTINGS[preset]
     for name, contestant in CONTESTANTS.items():
         runs = []
         for seed in range(setting.seeds):
             key = {"contestant": repr(contestant), "setting": asdict(setting), "seed": seed}
             key |= {"rounds": contestant.rounds} if contestant.rounds > 1 else {}
+            key |= {"widths": list(contestant.widths)} if contestant.widths else {}
             work = partial(_run, name, setting, seed)
             runs.append(jobs(key, work, label=f"{name} on {setting.data}, seed {seed}"))
-        yield Row(setting.data, name, setting.samples, runs, paper={})
+        for number, row in enumerate(contestant.names(name)):
+            own = [{k.removeprefix(f"{number} "): v for k, v in run.items() if _belongs(k, number)} for run in runs]
+            yield Row(setting.data, row, setting.samples, own, paper={})
+
+
+def _belongs(metric: str, number: int) -> bool:
+    """Metrics of the rows after the first have its number in front."""
+    first, _, rest = metric.partition(" ")
+    return first == str(number) if rest and first.isdigit() else number == 0
 
 
 def _run(name: str, setting: Setting, seed: int) -> Metrics:
-    return headline(train_and_evaluate(name, setting, seed, progress=False))
+    found: Metrics = {}
+    for number, evaluation in enumerate(train_and_evaluate(name, setting, seed, progress=False)):
+        before = f"{number} " if number else ""
+        found |= {f"{before}{metric}": value for metric, value in headline(evaluation).items()}
+    return found
 
 
 def headline(result: Evaluation) -> Metrics:
@@ -98,8 +135,8 @@ def headline(result: Evaluation) -> Metrics:
     return {**quality, **ranks, "parameters": float(result.cost["parameters"])}
 
 
-def train_and_evaluate(name: str, setting: Setting, seed: int, *, progress: bool = True) -> Evaluation:
-    """One contestant, trained from scratch and evaluated on the test data."""
+def train_and_evaluate(name: str, setting: Setting, seed: int, *, progress: bool = True) -> Iterator[Evaluation]:
+    """One contestant, trained from scratch and evaluated on the test data, at each of its widths."""
     import torch
     from torch.utils.data import DataLoader
 
@@ -130,13 +167,16 @@ def train_and_evaluate(name: str, setting: Setting, seed: int, *, progress: bool
         progress=progress,
     )
     others = {o: DataLoader(load(o, parts="test", normalise=data).test, 256) for o in setting.ood}
-    return lb.evaluate(
-        model,
-        parts["test"],
-        ood=others,
-        samples=setting.samples,
-        seed=seed,
-        history=history,
-        name=name,
-        progress=progress,
-    )
+    for row, width in zip(contestant.names(name), contestant.widths or (None,), strict=True):
+        if width is not None:
+            lb.set_width_(model, width)
+        yield lb.evaluate(
+            model,
+            parts["test"],
+            ood=others,
+            samples=setting.samples,
+            seed=seed,
+            history=history,
+            name=row,
+            progress=progress,
+        )

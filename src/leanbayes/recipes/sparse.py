@@ -12,11 +12,16 @@ the data shrink. What their paper calls ECE is `classwise_l2`; `ece` is Guo's, w
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .._version import __version__
 from ..methods import MeanField, Method, Rigl, SparseSubspace, StructuredPruning, VariationalDropout
 from ..priors import Normal
 from . import variance
@@ -56,17 +61,25 @@ class Run(variance.Run):
 class Setting:
     """A network on its data, and how the methods are set for it.
 
-    run: without a method. stem: the layer that stays dense. prior, std: standard deviations of the prior and of q at
-    the start. interval: steps between updates. seeds, samples: how many runs, and draws at test.
+    run: without a method. stem: the layer that stays dense, if there is one. prior, std: standard deviations of the
+    prior and of q at the start. interval: steps between updates. seeds, samples: how many runs, and draws at test.
+    network: named in the table where data have several. without: rows left out for the time they take.
     """
 
     run: Run
-    stem: str
+    stem: str | None = None
     prior: float = 0.005
     std: float = 6.6e-4
     interval: int = 100
     seeds: int = 3
     samples: int = 5
+    network: str = ""
+    without: tuple[str, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """What a table calls it."""
+        return f"{self.run.data}, {self.network}" if self.network else self.run.data
 
     def subspace(self, density: float, **changes: Any) -> Run:
         """Sparse subspace VI; changes are fields of the method."""
@@ -79,8 +92,7 @@ class Setting:
             "init_std": self.run.init_std,
             **changes,
         }
-        stem = self._gaussian(options["std"])
-        return replace(self.run, methods={self.stem: stem, "*": SparseSubspace(**options)})
+        return self._with(SparseSubspace(**options), stem=self._gaussian(options["std"]))
 
     def dense(self, std: float | None = None) -> Run:
         """Dense VI with local reparameterisation."""
@@ -90,23 +102,38 @@ class Setting:
         """RigL, the stem dense."""
         fresh = {"keep_weights": False, "init_std": self.run.init_std}
         method = Rigl(density=density, interval=self.interval, **fresh)  # type: ignore[arg-type]
-        return replace(self.run, methods={self.stem: None, "*": method})
+        return self._with(method, stem=None)
 
     def variational_dropout(self) -> Run:
         """Under its own objective: the KL in full in the end."""
-        return self._own_objective({"*": VariationalDropout()})
+        method = VariationalDropout()
+        run = self._own_objective(self._with(method, stem=method), fast=1e-2)
+        return replace(run, lr=3e-3) if self._short else run
 
     def structured(self) -> Run:
-        """SBP, likewise; the inputs of the stem are the data."""
-        return self._own_objective({self.stem: None, "*": StructuredPruning()})
+        """SBP, likewise; the inputs of the stem are the data.
+
+        Its scales have the longest way to go: a short run starts them at a noise of e^-2 instead of e^-5.
+        """
+        short = self._short
+        run = self._own_objective(self._with(StructuredPruning(log_std=-2.0 if short else -5.0), stem=None), fast=0.1)
+        return replace(run, warmup=0.1) if short else run
+
+    def _with(self, method: Method, stem: Method | None) -> Run:
+        rules = {} if self.stem is None else {self.stem: stem}
+        return replace(self.run, methods={**rules, "*": method})
 
     def _gaussian(self, std: float) -> Method:
         return MeanField(prior=Normal(std=self.prior), std=std, random_bias=False)
 
-    def _own_objective(self, methods: Mapping[str, Any]) -> Run:
-        fast = self.run.epochs < 100
-        rates = {"adam": True, "lr": 1e-3, "lr_scale": 1e-2 if fast else 1e-3, "beta_scale": 0.99 if fast else 0.999}
-        plain = replace(self.run, methods=methods, kl_weight=1.0, init_std=None, weight_decay=0.0)
+    @property
+    def _short(self) -> bool:
+        return self.run.epochs < 100
+
+    def _own_objective(self, run: Run, fast: float) -> Run:
+        """fast: the learning rate of the scales in a short run."""
+        rates = {"lr_scale": fast, "beta_scale": 0.99} if self._short else {"lr_scale": 1e-3, "beta_scale": 0.999}
+        plain = replace(run, kl_weight=1.0, init_std=None, weight_decay=0.0, adam=True, lr=1e-3)
         return replace(plain, **rates)  # type: ignore[arg-type]
 
 
@@ -117,18 +144,29 @@ def digits(**changes: Any) -> Setting:
     return replace(short, **changes)
 
 
+def mlp(**changes: Any) -> Setting:
+    """A perceptron with BatchNorm, all of it sparse, on a third of Fashion-MNIST: for what takes many runs."""
+    options = {"hidden": (300, 100), "batch_norm": True, "bias": False}
+    run = Run("fashion-mnist", "mlp", options, epochs=6, lr=0.05, limit=20_000)
+    return replace(Setting(run, prior=0.05, std=0.005, interval=25, network="mlp"), **changes)
+
+
 def lenet(**changes: Any) -> Setting:
     """LeNet-5 with BatchNorm on a third of Fashion-MNIST."""
     options = {"batch_norm": True, "bias": False}
-    run = Run("fashion-mnist", "lenet5", options, epochs=6, lr=0.05, batch_size=64, limit=20_000, test_limit=5000)
+    run = Run("fashion-mnist", "lenet5", options, epochs=6, lr=0.05, limit=20_000)
     return replace(Setting(run, stem="conv1", prior=0.05, std=0.005, interval=25), **changes)
 
 
 def resnet(**changes: Any) -> Setting:
-    """ResNet-18 at a quarter of its width on 10,000 images of CIFAR-10."""
-    options = {"width": 16}
-    run = Run("cifar10", "resnet18_cifar", options, epochs=4, lr=0.05, batch_size=64, limit=10_000, test_limit=2000)
-    return replace(Setting(replace(run, augment=True), stem="conv1", prior=0.05, std=0.005, interval=20), **changes)
+    """ResNet-18 at half of its width, with ImageNet's stem, on 20,000 images of CIFAR-10.
+
+    That stem makes images an eighth as large on their way: a step costs as much as one of width 8 behind the stem for
+    CIFAR, which at 90 % sparsity would be too small a network to ask the question of.
+    """
+    run = Run("cifar10", "resnet18", {"width": 32}, epochs=8, lr=0.05, limit=20_000, test_limit=5000, augment=True)
+    short = Setting(run, stem="conv1", prior=0.05, std=0.005, interval=25, without=("variational dropout",))
+    return replace(short, **changes)
 
 
 def published(data: str = "cifar10", **changes: Any) -> Setting:
@@ -204,16 +242,59 @@ def optimizer(model: nn.Module, run: Run) -> Optimizer:
     return torch.optim.Adam(groups) if run.adam else torch.optim.SGD(groups, run.lr, run.momentum)
 
 
+def network(jobs: Jobs, run: Run, seed: int, **options: Any) -> tuple[nn.Module, DataSet]:
+    """The network of a run, trained now, or read back from where another recipe has left it; options go to `fit`.
+
+    Networks stand in a folder of their own beside the one for finished pieces, which all sparse recipes under the same
+    --resume share: none is trained twice. An interrupted training goes on with the epoch that was not finished.
+    """
+    import leanbayes as lb
+
+    path = _path(jobs, run, seed)
+    if path is None:
+        return trained(run, seed, **options)[:2]
+    if path.exists() and not options:
+        data = variance.load(run)
+        model = variance.network(run, data)
+        convert_(model, run)
+        return lb.load(path, into=model), data
+    path.parent.mkdir(parents=True, exist_ok=True)
+    halfway = path.with_suffix(".checkpoint")
+    again = {"checkpoint": halfway, "resume": True} if not options else {}  # a callback that watches must see it all
+    model, data, _ = trained(run, seed, **options, **again)
+    lb.save(model, path)
+    halfway.unlink(missing_ok=True)
+    return model, data
+
+
+def _path(jobs: Jobs, run: Run, seed: int) -> Path | None:
+    """Named by all that the network depends on; None where nothing is kept."""
+    if jobs.folder is None:
+        return None
+    text = json.dumps({"version": __version__, **run.key(seed)}, sort_keys=True, default=str)
+    return jobs.folder.parent / "sparse-networks" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.safetensors"
+
+
 def done(
     jobs: Jobs, run: Run, seed: int, what: str, measure: Callable[..., Mapping[str, float]], **also: Any
 ) -> Metrics:
     """The metrics of one run: trained and measured now, or read back; `also` is what else they depend on."""
 
     def work() -> Metrics:
-        model, data, _ = trained(run, seed)
-        return dict(measure(model, data))
+        return dict(measure(*network(jobs, run, seed)))
 
     return jobs({**run.key(seed), "measured": what, **also}, work, label=f"{what} on {run.data}, seed {seed}")
+
+
+def seeds(
+    jobs: Jobs, setting: Setting, run: Run, what: str, count: int | None = None, measure: Any = None
+) -> list[Metrics]:
+    """`done` for every seed of a setting, or the first ``count``; measured is `quality` unless told otherwise."""
+    found = []
+    for seed in range(setting.seeds if count is None else count):
+        each = partial(quality if measure is None else measure, samples=setting.samples, seed=seed)
+        found.append(done(jobs, run, seed, what, each, samples=setting.samples))
+    return found
 
 
 def quality(model: nn.Module, data: DataSet, samples: int, seed: int) -> Metrics:
@@ -293,52 +374,3 @@ def pruned_(model: nn.Module) -> nn.Module:
     if any(isinstance(method, StructuredPruning) for method in methods):
         prune_channels_(model)
     return model
-
-
-def lines(
-    result: Mapping[str, Any],
-    title: str,
-    xlabel: str,
-    x: Callable[[Any], float],
-    metrics: Sequence[str] = ("accuracy",),
-    methods: Iterable[str] | None = None,
-    *,
-    log: bool = False,
-) -> str:
-    """A result as SVG: one line for every data set and method, one panel a metric, above one another."""
-    from ..report.figure import canvas, colour, label, legend, percent_axis, svg
-
-    rows = [row for row in result["rows"] if row["metrics"] and (methods is None or row["method"] in methods)]
-    names = list(dict.fromkeys((row["dataset"], row["method"]) for row in rows))
-    several = len({data for data, _ in names}) > 1
-    ends = []
-    with canvas(len(metrics), width=5.4, height=1.4 + 2.2 * len(metrics)) as (drawn, axes):
-        panels = [axes] if len(metrics) == 1 else list(axes)
-        for number, (data, method) in enumerate(names):
-            mine = [row for row in rows if (row["dataset"], row["method"]) == (data, method)]
-            mine.sort(key=lambda row: x(row["setting"]))
-            text = f"{method}, {data}" if several else method
-            style = ("o-", "s--", "^-.", "D:", "v-", "x--")[number % 6]
-            for ax, metric in zip(panels, metrics, strict=True):
-                found = [(x(row["setting"]), row["metrics"][metric]) for row in mine if metric in row["metrics"]]
-                found = [(at, value) for at, value in found if value["mean"] is not None]
-                ax.errorbar(
-                    [at for at, _ in found],
-                    [value["mean"] for _, value in found],
-                    yerr=[value["std"] or 0.0 for _, value in found],
-                    fmt=style,
-                    color=colour(number),
-                    label=label(text),
-                    markersize=3.5,
-                )
-                if metric == metrics[0]:
-                    ends += [f"{text}: {value['mean']:.3g} at {at:g}" for at, value in found[-1:]]
-        for ax, metric in zip(panels, metrics, strict=True):
-            ax.set_ylabel(metric)
-            if metric == "accuracy":
-                percent_axis(ax, "y")
-            if log:
-                ax.set_xscale("log")
-        panels[-1].set_xlabel(xlabel)
-        legend(panels[0])
-        return svg(drawn, title, "; ".join(ends))

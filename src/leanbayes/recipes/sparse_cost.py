@@ -12,14 +12,14 @@ compiled: the share of sparse layers that compute at the nonzeros.
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Any
 
 from .base import Jobs, Metrics, Row, recipe
-from .sparse import Run, Setting, convert_, digits, lenet, lines, optimizer, published, resnet
+from .sparse import Run, Setting, convert_, digits, lenet, optimizer, published, resnet
+from .timing import in_turns, times_as_long
 
 METRICS = ("seconds", "x dense VI", "x plain", "bytes", "share of bytes", "nominal share", "compiled")
 
@@ -70,13 +70,7 @@ def measured(measure: Measure) -> Metrics:
     runs = {"plain network": setting.run, "dense VI": setting.dense()}
     runs |= {name: setting.subspace(density) for name, density in map(_named, measure.densities)}
     made = {name: _stepper(run, measure.batch) for name, run in runs.items()}
-    seconds: dict[str, list[float]] = {name: [] for name in made}
-    for turn in range(measure.turns + 1):
-        for name, (step, _, _, _) in made.items():
-            began = time.perf_counter()
-            step()
-            if turn:  # the first pays for memory and code that are new
-                seconds[name].append(time.perf_counter() - began)
+    seconds = in_turns({name: step for name, (step, *_) in made.items()}, measure.turns)
     bills = {name: cost(model, x[:1]) for name, (_, model, _, x) in made.items()}
     sizes = {name: training_bytes(model, chosen).total for name, (_, model, chosen, _) in made.items()}
     found: Metrics = {}
@@ -84,8 +78,8 @@ def measured(measure: Measure) -> Metrics:
         sparse = [layer.path for layer in bills[name].layers if layer.path]
         values = {
             "seconds": statistics.median(taken),
-            "x dense VI": _ratio(seconds["dense VI"], taken),
-            "x plain": _ratio(seconds["plain network"], taken),
+            "x dense VI": times_as_long(seconds["dense VI"], taken),
+            "x plain": times_as_long(seconds["plain network"], taken),
             "bytes": float(sizes[name]),
             "share of bytes": sizes[name] / sizes["dense VI"],
             "nominal share": bills[name].training_flops() / bills["dense VI"].training_flops(),
@@ -93,11 +87,6 @@ def measured(measure: Measure) -> Metrics:
         values |= {"compiled": sum(path == "compiled" for path in sparse) / len(sparse)} if sparse else {}
         found |= {f"{name} {metric}": value for metric, value in values.items()}
     return found
-
-
-def _ratio(others: list[float], own: list[float]) -> float:
-    """The median over turns of how many times as long the others took."""
-    return statistics.median(a / b for a, b in zip(others, own, strict=True))
 
 
 def _stepper(run: Run, batch: int) -> tuple[Callable[[], None], Any, Any, Any]:
@@ -127,5 +116,7 @@ def _stepper(run: Run, batch: int) -> tuple[Callable[[], None], Any, Any, Any]:
 
 def figure(result: Mapping[str, Any]) -> str:
     """Speed against dense VI, and the share of its bytes, by density, as SVG."""
+    from ..report.sparse import lines
+
     names = ("sparse subspace",)
     return lines(result, "Cost by density", "density", float, ("x dense VI", "share of bytes"), names, log=True)

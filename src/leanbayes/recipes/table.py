@@ -36,7 +36,7 @@ def _cell(row: dict[str, Any], name: str) -> str:
     else:
         text = "undefined" if found["mean"] is None else _number(found["mean"])
         text += f" ± {found['std']:.2g}" if found["std"] is not None else ""
-    return text + (f" ({row['paper'][name]:g})" if name in row["paper"] else "")
+    return text + (f" ({_number(row['paper'][name])})" if name in row["paper"] else "")
 
 
 def _number(value: float) -> str:

@@ -1,0 +1,162 @@
+"""Tables 9 to 11 and figure 6 of ensemble model patching: what more samples are worth, S = 1, 20, 100 and 200.
+
+The networks are those of `patch-calibration`, BatchNorm and output patched. The S samples are the first of 200, so that
+a row differs from the one before it by its further samples alone. "EMP" and "ECMP" are balanced, as `predict` lays them
+out: over 20 samples every component of every layer is used four times; "ECMP, independent" draws every assignment by
+itself, as the paper does. Figures in brackets are the paper's, of ResNet-18 on ImageNet and PyramidNet on CIFAR-100.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from . import variance
+from .base import Jobs, Metrics, Row, recipe
+from .patch import Setting, chosen, digits, key, load, published, resnet, scores
+from .patch_calibration import top
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+METHODS = {
+    "vanilla": "vanilla",
+    "dropout": "dropout",
+    "EMP": "EMP (BN+out)",
+    "ECMP": "ECMP (BN+out)",
+    "ECMP, independent": "ECMP (BN+out)",
+}
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A setting, the sample sizes, and the most test images that are looked at."""
+
+    setting: Setting
+    sizes: tuple[int, ...] = (1, 20, 100, 200)
+    limit: int = 2000
+
+
+SETTINGS: dict[str, tuple[Sweep, ...]] = {
+    "smoke": (Sweep(digits(), sizes=(1, 5, 10), limit=100),),
+    "cpu": (Sweep(resnet()),),
+    "paper": (Sweep(published(), limit=10_000),),
+}
+# top-5, top-1, ECE and MCE by S: table 9 (EMP), table 10 (ECMP), table 11 (dropout)
+PAPER: dict[str, dict[str, dict[int, tuple[float, float, float, float]]]] = {
+    "resnet18": {
+        "EMP": {
+            1: (0.864, 0.656, 0.0703, 0.138), 20: (0.871, 0.669, 0.0408, 0.0700),
+            100: (0.872, 0.670, 0.0388, 0.0771), 200: (0.872, 0.670, 0.0391, 0.0683),
+        },
+        "ECMP": {
+            1: (0.856, 0.641, 0.0752, 0.145), 20: (0.871, 0.669, 0.0170, 0.0418),
+            100: (0.872, 0.671, 0.0150, 0.0305), 200: (0.872, 0.671, 0.0165, 0.0315),
+        },
+        "dropout": {
+            1: (0.863, 0.653, 0.0899, 0.166), 20: (0.866, 0.659, 0.0764, 0.141),
+            100: (0.867, 0.659, 0.0764, 0.142), 200: (0.867, 0.659, 0.0761, 0.140),
+        },
+        "vanilla": {1: (0.867, 0.661, 0.0809, 0.142)},
+    },
+    "pyramidnet_cifar": {
+        "EMP": {
+            1: (0.909, 0.722, 0.212, 0.501), 20: (0.916, 0.732, 0.142, 0.300),
+            100: (0.917, 0.742, 0.136, 0.303), 200: (0.920, 0.740, 0.136, 0.289),
+        },
+        "ECMP": {
+            1: (0.893, 0.693, 0.239, 0.530), 20: (0.916, 0.729, 0.0935, 0.214),
+            100: (0.918, 0.727, 0.0881, 0.182), 200: (0.919, 0.735, 0.0873, 0.181),
+        },
+        "dropout": {
+            1: (0.910, 0.720, 0.218, 0.542), 20: (0.914, 0.723, 0.210, 0.507),
+            100: (0.911, 0.722, 0.210, 0.519), 200: (0.914, 0.720, 0.211, 0.523),
+        },
+        "vanilla": {1: (0.909, 0.726, 0.216, 0.546)},
+    },
+}  # fmt: skip
+COLUMNS = ("top-5", "accuracy", "ece", "mce")
+
+
+@recipe(
+    "patch-samples",
+    "ensemble model patching, tables 9 to 11, figure 6: accuracy and calibration by the number of samples",
+    seeds={name: max(sweep.setting.seeds for sweep in sweeps) for name, sweeps in SETTINGS.items()},
+)
+def rows(preset: str, jobs: Jobs) -> Iterator[Row]:
+    """A row for every method and number of samples."""
+    for sweep in SETTINGS[preset]:
+        setting = sweep.setting
+        for name, method in METHODS.items():
+            sizes = sweep.sizes if name != "vanilla" else (1,)
+            runs = [_piece(jobs, sweep, name, method, sizes, seed) for seed in range(setting.seeds)]
+            known = PAPER.get(setting.run.model, {}).get(name.split(",")[0], {})
+            for size in sizes:
+                each = [{n.split(" ", 1)[1]: v for n, v in run.items() if n.startswith(f"{size} ")} for run in runs]
+                paper = dict(zip(COLUMNS, known[size], strict=True)) if size in known else {}
+                yield Row(f"{setting.run.data}, {setting.run.model}", name, size, each, paper=paper)
+
+
+def figure(result: Mapping[str, Any]) -> str:
+    """Figure 6 as SVG: accuracy, calibration error and loss by the number of samples."""
+    from ..report.patch import samples
+
+    return samples(result["rows"])
+
+
+def _piece(jobs: Jobs, sweep: Sweep, name: str, method: str, sizes: tuple[int, ...], seed: int) -> Metrics:
+    also = {"sizes": list(sizes), "images": sweep.limit, "independent": name.endswith("independent")}
+    work = partial(_measured, jobs, sweep, name, method, sizes, seed)
+    label = f"samples of {name}, seed {seed}"
+    return jobs(key(sweep.setting, method, seed, "patch-samples", **also), work, label=label)
+
+
+def _measured(jobs: Jobs, sweep: Sweep, name: str, method: str, sizes: tuple[int, ...], seed: int) -> Metrics:
+    data = load(sweep.setting.run)
+    model, _ = chosen(jobs, sweep.setting, method, seed, data)
+    if name.endswith("independent"):
+        draw_independently_(model)
+    inputs, targets = (t[: sweep.limit] for t in data.test.tensors)
+    found: Metrics = {}
+    for size, probs in prefixes(model, inputs, sizes, seed).items():
+        each = {**scores(probs, targets), "top-5": top(probs, targets)}
+        found |= {f"{size} {metric}": value for metric, value in each.items()}
+    return found
+
+
+def prefixes(model: nn.Module, inputs: Tensor, sizes: tuple[int, ...], seed: int) -> dict[int, Tensor]:
+    """Class probabilities averaged over the first samples, for every size, from one prediction."""
+    import torch
+
+    from ..predict import predict
+
+    parts: dict[int, list[Tensor]] = {size: [] for size in sizes}
+    for block in inputs.split(variance.ROWS):
+        options: dict[str, Any] = {"samples": max(sizes), "seed": seed, "chunk": variance.ROWS * 20}
+        said = predict(model, block, task="classification", keep_samples=True, **options).samples
+        for size in sizes:
+            parts[size].append(said[: min(size, len(said))].mean(0))
+    return {size: torch.cat(blocks) for size, blocks in parts.items()}
+
+
+def draw_independently_(model: nn.Module) -> nn.Module:
+    """Let every assignment be drawn by itself when predicting, instead of laid out over the samples."""
+    import leanbayes as lb
+
+    from ..convert.record import conversions
+    from ..methods import Patch
+
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    methods = {n: _unbalanced(m) if isinstance(m, Patch) else m for n, m in conversions(model).items()}
+    lb.restore_(model)
+    lb.bayesianize_(model, methods)  # type: ignore[arg-type]
+    model.load_state_dict(state)
+    return model
+
+
+def _unbalanced(patch: Any) -> Any:
+    from dataclasses import replace
+
+    return replace(patch, balanced=False)

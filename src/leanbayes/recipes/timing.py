@@ -1,0 +1,34 @@
+"""Comparing the time of several things: they take turns, so that a slow spell of the machine hits all of them."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+
+def in_turns(work: Mapping[str, Callable[[], Any]], turns: int) -> dict[str, list[float]]:
+    """Seconds of each, turn by turn; a first turn, which pays for memory and code that are new, is not counted.
+
+    >>> found = in_turns({"a": lambda: None, "b": lambda: None}, turns=3)
+    >>> [len(seconds) for seconds in found.values()]
+    [3, 3]
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in work}
+    for turn in range(turns + 1):
+        for name, once in work.items():
+            began = time.perf_counter()
+            once()
+            if turn:
+                seconds[name].append(time.perf_counter() - began)
+    return seconds
+
+
+def times_as_long(others: Sequence[float], own: Sequence[float]) -> float:
+    """The median over turns of how many times as long the others took.
+
+    >>> times_as_long([2.0, 6.0, 3.0], [1.0, 2.0, 1.0])
+    3.0
+    """
+    return statistics.median(a / b for a, b in zip(others, own, strict=True))

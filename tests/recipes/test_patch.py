@@ -1,0 +1,181 @@
+"""The image recipes of ensemble model patching: counts, networks that are trained once, and their measures."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+
+import leanbayes as lb
+from leanbayes.evaluate import corruption
+from leanbayes.recipes import patch, patch_calibration, patch_corruptions, patch_parameters, patch_prior, patch_samples
+from leanbayes.recipes.base import Jobs, recipes, reproduce
+from leanbayes.recipes.table import result_table
+
+
+def values(row):
+    return {name: summary["mean"] for name, summary in row["metrics"].items()}
+
+
+def test_networks_are_trained_once_for_all_recipes(tmp_path, monkeypatch):
+    first = reproduce("patch-calibration", "smoke", resume=tmp_path / "calibration")
+    kept = sorted((tmp_path / "networks").iterdir())
+    assert len(kept) == len(patch.METHODS)
+    json.dumps(first, allow_nan=False)
+    rows = {row["method"]: values(row) for row in first["rows"]}
+    assert set(patch.METHODS) | {"vanilla, temperature"} <= set(rows)
+    assert rows["vanilla"]["overhead"] == rows["dropout"]["overhead"] == 0
+    assert rows["ECMP (BN+out)"]["overhead"] == rows["EMP (BN+out)"]["overhead"] > rows["ECMP (BN)"]["overhead"] > 0
+    assert rows["vanilla"]["accuracy"] > 0.5
+    bins = [values(row) for row in first["rows"] if row["method"] == "vanilla, bin"]
+    assert sum(b["share"] for b in bins) <= 1 + 1e-9
+    gap = sum(b["share"] * abs(b["accuracy"] - b["confidence"]) for b in bins)
+    assert gap == pytest.approx(rows["vanilla"]["ece"], abs=1e-6)
+    assert result_table(first)
+    assert patch_calibration.figure(first).startswith("<svg")
+
+    monkeypatch.setattr(patch, "trained", lambda *args: pytest.fail("trained twice"))
+    for name, module in (("patch-samples", patch_samples), ("patch-corruptions", patch_corruptions)):
+        again = reproduce(name, "smoke", resume=tmp_path / name)
+        json.dumps(again, allow_nan=False)
+        assert result_table(again)
+        assert module.figure(again).startswith("<svg")
+        if name == "patch-corruptions":
+            vanilla = values(again["rows"][0])
+            assert vanilla["mce"] == pytest.approx(100)
+            assert vanilla["rmce"] == pytest.approx(100)
+    assert sorted((tmp_path / "networks").iterdir()) == kept
+
+
+def test_a_network_read_back_is_the_one_that_was_trained(tmp_path):
+    setting = patch.digits()
+    data, run = patch.load(setting.run), setting.of("ECMP (BN+out)")
+    one, two = (patch.network_of(Jobs(tmp_path / "pieces"), run, 0, data) for _ in range(2))
+    x = data.val.tensors[0]
+    assert torch.equal(patch.probabilities(one, x, 20, 0), patch.probabilities(two, x, 20, 0))
+    assert run.key(0) != run.key(1)
+    assert run.key(0) != replace(run, components=4).key(0)
+
+
+def test_validation_images_are_not_trained_on():
+    run = patch.digits().run
+    data = patch.load(run)
+    assert [len(data.parts[name]) for name in ("train", "val", "test")] == [540, 60, 150]
+    whole = torch.cat([data.train.tensors[0], data.val.tensors[0]])
+    assert torch.equal(whole, lb.data.load("digits", val_fraction=0).train.tensors[0][:600])
+
+
+def test_dropout_takes_the_rate_with_the_lowest_validation_loss(monkeypatch):
+    losses = {0.1: 0.5, 0.2: 0.3, 0.4: 0.9}
+    monkeypatch.setattr(patch, "validation_loss", lambda jobs, run, seed, data: losses[run.rate])
+    monkeypatch.setattr(patch, "network_of", lambda jobs, run, seed, data: run.rate)
+    setting = patch.digits(rates=tuple(losses))
+    model, run = patch.chosen(Jobs(None), setting, "dropout", 0, None)
+    assert (model, run.rate) == (0.2, 0.2)
+
+
+def test_first_samples_are_those_of_a_smaller_prediction():
+    setting = patch.digits()
+    data = patch.load(setting.run)
+    model = patch.trained(replace(setting.of("ECMP (BN+out)"), epochs=1), 0, data)
+    x = data.test.tensors[0][:20]
+    for size, probs in patch_samples.prefixes(model, x, (1, 5, 10), seed=3).items():
+        wanted = lb.predict(model, x, samples=size, seed=3, task="classification").probs
+        torch.testing.assert_close(probs, wanted, atol=1e-5, rtol=1e-5)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    balanced = lb.predict(model, x, samples=5, seed=3).probs
+    patch_samples.draw_independently_(model)
+    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
+    assert not torch.allclose(lb.predict(model, x, samples=5, seed=3, task="classification").probs, balanced)
+
+
+def test_corruption_errors_are_those_of_evaluate():
+    cells = [("fog", 1), ("fog", 5), ("snow", 1), ("snow", 5)]
+    runs = []
+    for clean, accuracies in ((0.9, (0.8, 0.5, 0.7, 0.6)), (0.95, (0.9, 0.6, 0.6, 0.4))):
+        run = {"clean|0|accuracy": clean}
+        for (name, severity), accuracy in zip(cells, accuracies, strict=True):
+            run |= {
+                f"{name}|{severity}|accuracy": accuracy,
+                f"{name}|{severity}|ece": 0.1,
+                f"{name}|{severity}|nll": 1.0,
+            }
+        runs.append(run)
+    found = patch_corruptions.relative(*runs)
+    errors = [{cell: 1 - run[f"{cell[0]}|{cell[1]}|accuracy"] for cell in cells} for run in runs]
+    assert found["mce"] == pytest.approx(100 * corruption.mce(*errors))
+    assert found["rmce"] == pytest.approx(100 * corruption.relative_mce(errors[0], 0.1, errors[1], 0.05))
+    assert found["fog"] == pytest.approx(100 * 0.7 / 0.5)
+    assert found["corrupted accuracy"] == pytest.approx(0.65)
+
+
+def test_parameter_counts_are_the_papers():
+    for network in (patch_parameters.RESNET, patch_parameters.STACK):
+        for method in ("EMP (BN+out)", "ECMP (BN+out)", "dropout", "DropConnect", "vanilla"):
+            found = patch_parameters.measured(network, method)
+            if network is patch_parameters.RESNET:
+                assert found["parameters"] == network.paper[method]
+            assert found["added"] == network.paper[method] - network.paper["vanilla"]
+    resnet = patch_parameters.RESNET
+    assert patch_parameters.measured(resnet, "ECMP (BN)")["overhead, %"] == pytest.approx(0.328, abs=1e-3)
+    assert patch_parameters.measured(resnet, "explicit ensemble")["parameters"] == 58_447_560
+    assert patch_parameters.measured(patch_parameters.STACK, "ECMP (BN+out)")["added"] == 119_200
+
+
+def test_pyramidnet_counts():
+    found = patch_parameters.measured(patch_parameters.PYRAMID, "EMP (BN+out)")
+    assert found["parameters"] == 28_825_299
+    assert found["overhead, %"] == pytest.approx(1.10, abs=5e-3)
+
+
+@pytest.mark.parametrize(
+    ("method", "size"),
+    [
+        ("EMP (BN)", 2 * math.log10(5)),
+        ("ECMP (BN)", 128 * math.log10(5)),
+        ("EMP (BN+out)", 3 * math.log10(5)),
+        ("ECMP (BN+out)", (128 + 330) * math.log10(5)),
+        ("dropout", 64 * math.log10(2)),
+        ("DropConnect", (1024 + 320) * math.log10(2)),
+        ("explicit ensemble", math.log10(5)),
+        ("mean-field", None),
+    ],
+)
+def test_ensemble_sizes(method, size):
+    found = patch_parameters.log10_size(method, patch_parameters.build(patch_parameters.SMALL))
+    assert found == (None if size is None else pytest.approx(size))
+
+
+@pytest.mark.parametrize("name", ["patch-parameters", "patch-prior"])
+def test_smoke_of_those_that_train_nothing(name, tmp_path):
+    result = reproduce(name, "smoke", resume=tmp_path)
+    json.dumps(result, allow_nan=False)
+    assert result_table(result)
+    if (draw := recipes()[name].figure) is not None:
+        assert draw(result).startswith("<svg")
+
+
+@pytest.mark.parametrize("method", patch_prior.METHODS)
+def test_the_number_of_steps_has_a_closed_form(method):
+    """b / w is Cauchy of scale bias_std / weight_std; dropout needs w and W both to be there."""
+    setting = patch_prior.Setting(functions=100)
+    found = patch_prior.measured(setting, method, seed=0)
+    inside = 2 / math.pi * math.atan(10 * setting.weight_std / setting.bias_std)
+    share = inside * (0.25 if method == "dropout" else 1.0)
+    error = math.sqrt(100 * share * (1 - share) / 100)
+    assert found["steps"] == pytest.approx(100 * share, abs=4 * error)
+    assert found["correlation"] == pytest.approx(1.0) if method == "full network" else found["correlation"] < 0.5
+
+
+def test_functions_are_those_of_the_formula():
+    setting = patch_prior.Setting(hidden=7)
+    one, two = patch_prior.pair(setting, "ECMP", 2, torch.Generator().manual_seed(0))
+    for weights in (one, two):
+        for n in range(2):
+            for x in (-3.0, 0.5):
+                value = weights.shift[n, 0].item()
+                for h in range(7):
+                    inside = weights.b[n, h].item() + weights.w[n, h].item() * x
+                    value += weights.output[n, h].item() * math.copysign(1, inside)
+                assert weights(torch.tensor([x]))[n, 0].item() == pytest.approx(value, rel=1e-4, abs=1e-4)
