@@ -68,7 +68,7 @@ def main() -> None:
     raw = {name: measure(method, options.quick, options.repeats) for name, method in chosen.items()}
     ratios = {f"{name}: {what}": found["worth"] / 20 for name, each in raw.items() for what, found in each.items()}
     rows = [("", "of the predictive mean", "of NLL", "of ECE")]
-    rows += [(name, *(f"{found['worth']:.0f}" for found in each.values())) for name, each in raw.items()]
+    rows += [(name, *(_told(found) for found in each.values())) for name, each in raw.items()]
     for each in raw.values():
         for found in each.values():
             del found["each"]
@@ -78,6 +78,10 @@ def main() -> None:
         "Independent samples that have the error of 20 balanced ones",
         rows,
     )
+
+
+def _told(found: dict[str, Any]) -> str:
+    return f"{'at least ' if found['at_least'] else ''}{found['worth']:.0f}"
 
 
 if __name__ == "__main__":

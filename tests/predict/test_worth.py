@@ -27,3 +27,14 @@ def test_measures_are_what_they_are_called():
     assert found["NLL"].item() == pytest.approx(-(torch.tensor([0.9, 0.2]).log().mean().item()))
     assert found["ECE"].item() == pytest.approx((0.1 + 0.8) / 2)
     assert torch.equal(found["predictive mean"], probs)
+
+
+def test_beyond_what_was_tried_it_is_a_bound():
+    exact = torch.full((50, 2), 0.5)
+
+    def said(samples, seed, balanced):
+        noise = torch.randn(50, 1, generator=torch.Generator().manual_seed(1000 * samples + seed))
+        return exact + (1e-6 if balanced else 0.01 / samples**0.5) * torch.cat([noise, -noise], 1)
+
+    found = worth(said, exact, {"mean": lambda probs: probs}, samples=20, repeats=5, independent=(10, 40))["mean"]
+    assert (found["worth"], found["at_least"]) == (40.0, True)

@@ -3,7 +3,7 @@
 The answer of very many samples stands for the exact one. Of S samples, balanced or not, the error is the mean squared
 distance of what they say to that answer (the predictive mean), or that of their NLL or ECE to its own, over repeats
 with seeds of their own. Balanced samples are worth as many independent ones as have the same error, read off a line
-through (log S, log error) of independent samples.
+through (log S, log error) of independent samples, within the numbers that were tried: beyond them it is a bound.
 """
 
 from __future__ import annotations
@@ -45,6 +45,10 @@ def worth(
 
     said(samples, seed, balanced): the predictive probabilities of so many samples, (data, classes).
     exact: those of very many samples.
+
+    Of every measure: "worth", the number; "at_least", whether not even the most independent samples tried have so small
+    an error, so that it is only a bound; "error" by number of samples; the "slope" of the line, -1 where errors fall as
+    they should; "each" error.
     """
     errors: dict[str, dict[str, list[float]]] = {name: {} for name in asked}
     for count, balanced in [(samples, True), *((s, False) for s in independent)]:
@@ -60,9 +64,20 @@ def worth(
         counts = [math.log(s) for s in independent]
         logs = [math.log(mean[str(s)]) for s in independent]
         slope, start = _line(counts, logs)
-        equal = math.exp((math.log(mean["balanced"]) - start) / slope)
-        found[name] = {"worth": equal, "error": mean, "slope": slope, "each": each}
+        equal, bound = _equal(math.log(mean["balanced"]), logs, slope, start, independent)
+        found[name] = {"worth": equal, "at_least": bound, "error": mean, "slope": slope, "each": each}
     return found
+
+
+def _equal(
+    log_error: float, logs: list[float], slope: float, start: float, tried: tuple[int, ...]
+) -> tuple[float, bool]:
+    """How many independent samples have this error, and whether there were none with so small a one."""
+    if log_error < min(logs):
+        return float(tried[-1]), True
+    if slope >= 0:  # more samples did not help: nothing can be read off
+        return float(tried[0]), False
+    return min(max(math.exp((log_error - start) / slope), float(tried[0])), float(tried[-1])), False
 
 
 def _line(x: list[float], y: list[float]) -> tuple[float, float]:
