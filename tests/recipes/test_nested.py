@@ -1,0 +1,113 @@
+"""Recipes of nested posteriors: networks that are shared, widths as they are cut, and the paper's figures in place."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+import leanbayes as lb
+from leanbayes.recipes import limited_parameters, nested, nested_widths, snr_pruning
+from leanbayes.recipes.base import recipes, reproduce
+
+NAMES = ("nested-widths", "snr-pruning", "limited-parameters", "bn-statistics", "nested-cost")
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> tuple[dict[str, dict], Path]:
+    """All smoke presets, one after the other in one folder."""
+    folder = tmp_path_factory.mktemp("runs")
+    return {name: reproduce(name, "smoke", resume=folder / f"{name}.smoke") for name in NAMES}, folder
+
+
+def _rows(result: dict, method: str) -> dict:
+    rows = [row for row in result["rows"] if row["method"] == method]
+    return {row["setting"]: {k: v["mean"] for k, v in row["metrics"].items()} for row in rows}
+
+
+def test_every_network_is_trained_once(results: tuple[dict[str, dict], Path]) -> None:
+    files = list((results[1] / "networks").iterdir())
+    assert len(files) == 5  # BN3, FN3, IBNN at two widths, SVB
+
+
+def test_all_widths_are_asked(results: tuple[dict[str, dict], Path]) -> None:
+    found = results[0]["nested-widths"]
+    for method in ("BN3", "DT-BN3", "FN3", "FN3-TS", "IBNN"):
+        rows = _rows(found, method)
+        assert list(rows) == [0.25, 1.0]
+        assert all(0 <= row["accuracy"] <= 1 and row["nll"] > 0 for row in rows.values())
+    assert _rows(found, "FN3")[1.0]["accuracy"] == _rows(found, "FN3-TS")[1.0]["accuracy"]  # one network, one argmax
+    assert _rows(found, "FN3")[1.0]["nll"] > _rows(found, "FN3-TS")[1.0]["nll"]
+    assert 0 < _rows(found, "tails")["BN3"]["moved"] < 1
+
+
+def test_weights_in_use(results: tuple[dict[str, dict], Path]) -> None:
+    used = {row["method"]: row["metrics"]["weight usage"]["mean"] for row in results[0]["limited-parameters"]["rows"]}
+    assert used["smallest BN3"] < used["BN3-MC"] < used["BN3"] == 1
+    for setting, row in _rows(results[0]["snr-pruning"], "SNR").items():
+        assert row["removed"] == pytest.approx(setting, abs=1e-3)
+    removed = [row["removed"] for row in _rows(results[0]["snr-pruning"], "BN3").values()]
+    assert removed == sorted(removed)
+    assert removed[0] == 0
+
+
+def test_costs_are_relative_to_a_bayesian_network(results: tuple[dict[str, dict], Path]) -> None:
+    rows = {row["method"]: row for row in results[0]["nested-cost"]["rows"]}
+    assert rows["IBNN"]["metrics"]["train x IBNN"]["mean"] == 1
+    assert rows["BN3"]["paper"]["train x IBNN"] == pytest.approx(1.99, abs=0.01)
+    assert rows["DT-BN3"]["metrics"]["test"]["mean"] > 0
+
+
+def test_figures_are_drawn(results: tuple[dict[str, dict], Path]) -> None:
+    for name in ("nested-widths", "snr-pruning", "bn-statistics"):
+        draw = recipes()[name].figure
+        assert draw is not None
+        assert draw(results[0][name]).lstrip().startswith("<svg")
+
+
+def test_the_share_of_weights_by_hand() -> None:
+    setting = nested.digits()
+    model = nested.fresh(setting, 0)
+    lb.bayesianize_(model, setting.methods("FN3"))
+    full = [8, 16, 32, 32]  # channels of the convolutions; the first is not ordered
+
+    def weights(channels: list[int]) -> int:
+        pairs = zip([1, *channels], channels, strict=False)
+        return sum(9 * a * b for a, b in pairs) + channels[-1] * 16 + 16 * 10
+
+    assert nested.share_of_weights(model, 0.25) == weights([8, 4, 8, 8]) / weights(full)
+    assert nested.weights(nested.fresh(setting, 0, 0.25)) == weights([8, 4, 8, 8])
+    width, share = snr_pruning.nearest_width(model, 0.55)
+    assert width == 0.75
+    assert share == weights([8, 12, 24, 24]) / weights(full)
+
+
+def test_shares_that_are_drawn_follow_the_tails() -> None:
+    setting = nested.digits()
+    model = nested.fresh(setting, 0)
+    lb.bayesianize_(model, setting.methods("FN3"))
+    shares = limited_parameters.drawn_shares(model, draws=400)
+    each = [nested.share_of_weights(model, width) for width in lb.widths(model)]
+    expected, spread = sum(each) / 4, torch.tensor(each).std(correction=0).item()
+    assert sum(shares) / 400 == pytest.approx(expected, abs=4 * spread / 20)
+    assert set(shares) == set(each)
+
+
+def test_tails_that_have_not_moved() -> None:
+    setting = nested.digits()
+    model = nested.fresh(setting, 0)
+    lb.bayesianize_(model, setting.methods("BN3"))
+    found = nested_widths.tails(model)
+    assert found["moved"] == pytest.approx(0, abs=1e-6)
+    assert found["between layers"] == pytest.approx(0, abs=1e-6)
+
+
+def test_the_paper_preset_keeps_two_thirds_of_one_and_a_half() -> None:
+    setting = nested.published()
+    run = replace(setting.run, data="digits", model="vgg_small")
+    assert run.options == {"width": 1.5}
+    alone = nested.fresh(replace(setting, run=run), 0)
+    assert [alone.get_submodule(f"conv{n}").out_channels for n in (1, 2, 3, 4)] == [24, 32, 64, 64]
+    assert setting.methods("BN3")["conv*"].weights.log_alpha == -1.0
