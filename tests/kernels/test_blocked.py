@@ -44,11 +44,12 @@ STAYS = {
     "max pool": nn.MaxPool2d(2),
     "padded max pool": nn.MaxPool2d(3, 2, 1),
     "average pool": nn.AvgPool2d(2),
+    "flatten": lambda x: x.flatten(1),
+    "view": lambda x: x.view(x.size(0), -1) * 2.0,
     "global pool": lambda x: torch.flatten(F.adaptive_avg_pool2d(x, 1), 1),
 }
 LEAVES = {
-    "view": lambda x: x.view(x.size(0), -1),
-    "flatten": lambda x: x.flatten(1),
+    "flatten all": lambda x: x.flatten(),
     "index": lambda x: x[:, 1:],
     "concatenate": lambda x: torch.cat([x, x], 1),
     "mean": lambda x: x.mean((2, 3)),

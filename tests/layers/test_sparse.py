@@ -1,14 +1,15 @@
 """A sparse layer against the masked dense layer: same noise, same outputs, same gradients, whichever path runs."""
 
+import hypothesis
 import pytest
 import torch
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from torch import nn
 
 import leanbayes as lb
-from leanbayes.kernels import library, sparse
-from leanbayes.kernels.blocked import Blocked
+from leanbayes.kernels import library, unit
+from leanbayes.kernels.blocked import Blocked, blocked
 from leanbayes.kernels.layout import block
 from leanbayes.layers import sparse as paths
 from leanbayes.layers.bayes import BayesLayer
@@ -16,6 +17,7 @@ from leanbayes.posteriors.scale import std_from_rho
 from leanbayes.posteriors.sparse import SparseGaussian
 from leanbayes.priors import Normal
 from leanbayes.sampling import using
+from leanbayes.train import growth
 from tests.kernels.reference import close, doubled
 
 compiled = pytest.mark.skipif(library.reason() is not None, reason=str(library.reason()))
@@ -37,8 +39,12 @@ def check_all(module, x, density, patch):
     leaves = [x.requires_grad_(), q.loc, q.rho, bias]
     shape = layer.compute(x, q.spread(q.loc), bias).shape
     eps, grad, noise = torch.randn(shape), torch.randn(shape), q.noise()
-    local = sparse.local
-    patch.setattr(sparse, "local", lambda *args: local(*args[:5], block(eps)))
+    both = unit.both
+
+    def given(x, mu, sigma, bias, plan, seed, batch):
+        return both(x, mu, sigma, bias, plan, seed if sigma is None else block(eps), batch)
+
+    patch.setattr(unit, "both", given)
 
     def by_hand(kind, absolute):
         turned = torch.abs if absolute else torch.clone
@@ -77,7 +83,7 @@ def gradients(y, leaves, grad):
 
 @compiled
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
+@hypothesis.given(data=st.data())
 def test_convolutions_of_any_shape_equal_the_masked_dense_layer(data, monkeypatch):
     kernel, stride, padding = (
         data.draw(st.tuples(i, i)) for i in (st.integers(1, 4), st.integers(1, 3), st.integers(0, 2))
@@ -163,4 +169,38 @@ def test_what_the_kernels_do_not_serve_says_why_and_runs_dense(module, why):
 
 
 def test_high_densities_are_faster_dense():
-    assert "dense" in (paths.unsuitable(sparse_layer(nn.Linear(10, 10), 50)) or "")
+    assert "dense" in (paths.unsuitable(sparse_layer(nn.Linear(400, 10), 2000)) or "")
+
+
+@compiled
+@pytest.mark.parametrize("size", [6, 12], ids=["by products", "by convolution"])
+@pytest.mark.parametrize("options", [{}, {"stride": 2, "padding": 1}, {"padding": (2, 0)}, {"padding": "valid"}])
+def test_the_dense_gradient_from_blocked_activations_is_autograds(options, size):
+    torch.manual_seed(0)
+    conv, x = nn.Conv2d(4, 5, 3, **options), torch.randn(19, 4, size, size)
+    y = conv(x)
+    grad = torch.randn_like(y)
+    (expected,) = torch.autograd.grad(y, conv.weight, grad)
+    use = growth.Use.of(conv, *(growth.Activation.of(blocked(t)) for t in (x, grad)))
+    assert use.plain == (y[0, 0].numel() > growth.SMALL)
+    found = torch.cat([piece for _, piece in growth.gradient_pieces([use], conv.weight.shape, torch.float32)])
+    torch.testing.assert_close(found.view_as(expected), expected, rtol=1e-4, atol=1e-4)
+
+
+@compiled
+@pytest.mark.parametrize("mean_only", [False, True], ids=["draws", "means"])
+def test_predictions_run_on_the_kernels_and_equal_the_dense_path(mean_only):
+    """Whole-weight draws are made at the active places, one sparse pass each."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(128, 10)
+    )
+    lb.bayesianize_(model, lb.SparseSubspace(density=0.1))
+    x = torch.randn(20, 3, 8, 8)
+    seen = []
+    model[0].register_forward_hook(lambda *args: seen.append(type(args[2])))
+    ours = lb.predict(model, x, samples=4, seed=1, mean_only=mean_only, task="classification")
+    assert set(seen[-1 if mean_only else -4 :]) == {Blocked}  # before them, one datum by the dense path is counted
+    with paths.dense_path():
+        dense = lb.predict(model, x, samples=4, seed=1, mean_only=mean_only, task="classification")
+    torch.testing.assert_close(ours.probs, dense.probs, rtol=1e-4, atol=1e-5)

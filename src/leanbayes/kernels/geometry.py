@@ -7,9 +7,11 @@ from typing import Any
 
 from torch import nn
 
-LANES = 32
-"""Data side by side in a blocked activation."""
+LANES = 16
+"""Data side by side in a blocked activation: a cache line of them."""
 MAX_STRIDE = 8
+NEAR = 36 * 1024
+"""Bytes of gradients that the backward pass keeps at hand, most of a first cache."""
 
 
 @dataclass(frozen=True)
@@ -31,21 +33,36 @@ class Geometry:
         height, width = ((n + 2 * p - k) // s + 1 for n, k, s, p in zipped)
         return height, width
 
-    def numbers(self, blocks: int) -> list[int]:
+    def numbers(self, batch: int, tile: int = 1) -> list[int]:
         """What the compiled kernels read, in their order."""
         return [
             self.outputs, self.inputs, self.groups, *self.kernel, *self.stride, *self.padding, *self.size,
-            *self.out_size, blocks, LANES.bit_length() - 1,
+            *self.out_size, batch, tile,
         ]  # fmt: skip
 
+    def tile(self, count: int) -> int:
+        """Outputs that the backward pass of ``count`` nonzeros takes at a time.
 
-def of_linear(outputs: int, inputs: int) -> Geometry:
-    """A Linear as a convolution.
+        As many as give an input seven nonzeros, since it costs something to come back to it, or as have their gradients
+        near a group of four positions in half of the first cache; but not many more than the cache holds.
+        """
+        if self.out_size == (1, 1):
+            near, phases = 4, self.kernel[0] * self.kernel[1]
+        else:
+            rows, columns = (-(-k // s) for k, s in zip(self.kernel, self.stride, strict=True))
+            near, phases = rows * (columns + 3), self.stride[0] * self.stride[1]
+        pairs, room = phases * self.outputs * self.inputs, NEAR // (near * 8 * LANES)
+        good = min(max(7 * pairs // max(count, 1), room // 2), room)
+        return min(max(good, 3 * pairs // max(count, 1), 1), self.outputs)
 
-    >>> of_linear(3, 4).out_size
-    (1, 1)
+
+def of_linear(outputs: int, inputs: int, size: tuple[int, int] = (1, 1)) -> Geometry:
+    """A Linear as a convolution; of an image of (height, width) that was flattened, as one with a kernel of its size.
+
+    >>> of_linear(3, 4).out_size, of_linear(3, 8, (2, 2)).inputs
+    ((1, 1), 2)
     """
-    return Geometry(outputs, inputs, 1, (1, 1), (1, 1), (0, 0), (1, 1))
+    return Geometry(outputs, inputs // (size[0] * size[1]), 1, size, (1, 1), (0, 0), size)
 
 
 def of_conv(shell: nn.Conv2d, size: tuple[int, int]) -> Geometry:

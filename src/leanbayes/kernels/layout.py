@@ -15,7 +15,7 @@ from .library import call
 def block(x: Tensor) -> Tensor:
     """(batch, channels, *size) to blocks; lanes beyond the batch are zero."""
     out = x.new_empty(_blocked_shape(x))
-    call("leanbayes_block", x.contiguous(), out, x.shape[0], x.shape[1], out.shape[1], LANES)
+    call("leanbayes_block", x.contiguous(), out, x.shape[0], x.shape[1], out.shape[1])
     return out
 
 
@@ -23,7 +23,7 @@ def block(x: Tensor) -> Tensor:
 def unblock(y: Tensor, shape: list[int]) -> Tensor:
     """Blocks to a tensor of ``shape`` = (batch, channels, *size)."""
     out = y.new_empty(shape)
-    call("leanbayes_unblock", y.contiguous(), out, shape[0], shape[1], y.shape[1], LANES)
+    call("leanbayes_unblock", y.contiguous(), out, shape[0], shape[1], y.shape[1])
     return out
 
 

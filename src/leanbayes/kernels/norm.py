@@ -2,41 +2,90 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from .buffers import empty
 from .library import call
 
 
-class Normalise(torch.autograd.Function):
-    """gamma (x - mean) / sqrt(var + eps) + beta over batch and positions; mean and biased variance come back too.
+@dataclass(frozen=True)
+class Norm:
+    """gamma (x - mean) / sqrt(variance + eps) + beta by channel; ``own``: by the moments of x itself."""
 
-    x: (blocks, positions, channels, lanes) of which the first ``batch`` data count.
+    gamma: Tensor | None
+    beta: Tensor | None
+    mean: Tensor
+    variance: Tensor
+    eps: float
+    own: bool
+
+    def numbers(self) -> tuple[Tensor | float | None, ...]:
+        """What the kernels read, in their order."""
+        gamma, beta = (None if t is None else t.detach().contiguous() for t in (self.gamma, self.beta))
+        return self.mean, self.variance, gamma, beta, self.eps
+
+
+def moments(x: Tensor, batch: int) -> tuple[Tensor, Tensor]:
+    """Mean and biased variance over batch and positions, (channels,) each, of blocks that hold ``batch`` data."""
+    mean, variance = x.new_empty(x.shape[2]), x.new_empty(x.shape[2])
+    call("leanbayes_moments", sizes(x, batch), x.detach().contiguous(), mean, variance)
+    return mean, variance
+
+
+def finish(x: Tensor, batch: int, norm: Norm | None, other: Tensor | None, rectify: bool) -> Tensor:
+    """The norm, the sum with another activation and the rectifier of x, as many of them as there are, in one pass."""
+    out = empty(x.shape)
+    numbers = (None, None, None, None, 0.0) if norm is None else norm.numbers()
+    other = None if other is None else other.contiguous()
+    call("leanbayes_finish", sizes(x, batch), x.contiguous(), *numbers, other, out, int(rectify))
+    return out
+
+
+def gradients(
+    x: Tensor, batch: int, grad: Tensor, out: Tensor | None, rectified: bool, norm: Norm, masked: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """The line that gives the gradient of x (see upstream in kernels.c), and the gradients of gamma and beta."""
+    channels = x.shape[2]
+    line, dgamma, dbeta = x.new_empty(6 * channels), x.new_empty(channels), x.new_empty(channels)
+    rest = (*norm.numbers(), int(norm.own), masked, line, dgamma, dbeta)
+    call("leanbayes_norm_gradients", sizes(x, batch), x, grad, out, int(rectified), *rest)
+    return line, dgamma, dbeta
+
+
+def sizes(x: Tensor, batch: int) -> list[int]:
+    """What the kernels read of a blocked activation."""
+    return [*x.shape[:3], batch]
+
+
+class Normalise(torch.autograd.Function):
+    """A norm of blocks (blocks, positions, channels, lanes) that hold ``batch`` data; rectified if wanted.
+
+    gamma and beta are those of ``norm``, once more, so that the graph sees them.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, gamma: Tensor | None, beta: Tensor | None, batch: int, eps: float, rectify: bool
-    ) -> tuple[Tensor, Tensor, Tensor]:
+        ctx: Any, x: Tensor, gamma: Tensor | None, beta: Tensor | None, norm: Norm, batch: int, rectify: bool
+    ) -> Tensor:
         x = x.contiguous()
-        y, mean = torch.empty_like(x), x.new_empty(x.shape[2])
-        variance = torch.empty_like(mean)
-        sizes = torch.tensor([*x.shape, batch])
-        call("leanbayes_norm", sizes, x, gamma, beta, float(eps), y, mean, variance, int(rectify))
-        ctx.save_for_backward(x, gamma, mean, variance, *([y] if rectify else []))
-        ctx.sizes, ctx.eps, ctx.has_beta = sizes, float(eps), beta is not None
-        ctx.mark_non_differentiable(mean, variance)
-        return y, mean, variance
+        ctx.save_for_backward(x, gamma, beta, norm.mean, norm.variance)
+        ctx.options = norm.eps, norm.own, batch, rectify
+        return finish(x, batch, norm, None, rectify)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor, *_: Any) -> tuple[Any, ...]:
-        x, gamma, mean, variance, *rectified = ctx.saved_tensors
-        dx, dgamma, dbeta = torch.empty_like(x), torch.empty_like(mean), torch.empty_like(mean)
-        y = rectified[0] if rectified else None
-        statistics = (mean, variance, gamma)
-        call("leanbayes_norm_backward", ctx.sizes, x, grad.contiguous(), y, *statistics, ctx.eps, dx, dgamma, dbeta)
-        return dx, dgamma if gamma is not None else None, dbeta if ctx.has_beta else None, None, None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        x, gamma, beta, mean, variance = ctx.saved_tensors
+        eps, own, batch, rectified = ctx.options
+        grad, norm = grad.contiguous(), Norm(gamma, beta, mean, variance, eps, own)
+        line, dgamma, dbeta = gradients(x, batch, grad, None, rectified, norm, None)
+        dx = None
+        if ctx.needs_input_grad[0]:
+            dx = empty(x.shape)
+            call("leanbayes_norm_input", sizes(x, batch), x, grad, None, int(rectified), line, dx)
+        return dx, None if gamma is None else dgamma, None if beta is None else dbeta, None, None, None

@@ -15,7 +15,7 @@ from .library import call
 class Order:
     """One pass over the nonzeros.
 
-    rows: where each (channel, tap) begins. offsets: of the activation that a nonzero meets. slots: where its parameters
+    rows: where each range of them begins. offsets: of the activation that a nonzero meets. slots: where its parameters
     are stored. All int32.
     """
 
@@ -29,8 +29,13 @@ class Plan:
     """Both passes of one weight on activations of one size."""
 
     geometry: Geometry
+    tile: int
     forward: Order
     backward: Order
+
+    def numbers(self, batch: int) -> list[int]:
+        """What the compiled kernels read of it."""
+        return self.geometry.numbers(batch, self.tile)
 
 
 def plan(geometry: Geometry, index: Tensor) -> Plan:
@@ -38,11 +43,11 @@ def plan(geometry: Geometry, index: Tensor) -> Plan:
 
     index: (n,) int32, in any order: places in the flattened (outputs, inputs / groups, height, width).
     """
-    taps = geometry.kernel[0] * geometry.kernel[1]
-    order = [
-        Order(*(torch.empty(n, dtype=torch.int32) for n in (channels * taps + 1, len(index), len(index))))
-        for channels in (geometry.outputs, geometry.inputs)
-    ]
+    (height, width), tile = geometry.kernel, geometry.tile(len(index))
+    # ranges: (output, tap) forward; (tile, input, row of taps) backward, or (tile, input, tap) for a single output
+    segments = height * (width if geometry.out_size == (1, 1) else geometry.stride[1])
+    rows = geometry.outputs * height * width, -(-geometry.outputs // tile) * geometry.inputs * segments
+    order = [Order(*(torch.empty(n, dtype=torch.int32) for n in (r + 1, len(index), len(index)))) for r in rows]
     tables = [t for o in order for t in (o.rows, o.offsets, o.slots)]
-    call("leanbayes_plan", geometry.numbers(0), len(index), index.contiguous(), *tables)
-    return Plan(geometry, *order)
+    call("leanbayes_plan", geometry.numbers(0, tile), len(index), index.contiguous(), *tables)
+    return Plan(geometry, tile, *order)

@@ -2,31 +2,76 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .buffers import empty
 from .geometry import LANES
 from .library import call
 from .plan import Plan
 
-MEAN, MOMENTS, NOISE, GIVEN = range(4)
+MEAN, NOISE, GIVEN = range(3)
 
 
-def local(x: Tensor, mu: Tensor, sigma: Tensor, bias: Tensor | None, plan: Plan, noise: Tensor | int) -> Tensor:
+def local(
+    x: Tensor,
+    mu: Tensor,
+    sigma: Tensor,
+    bias: Tensor | None,
+    plan: Plan,
+    noise: Tensor | int,
+    batch: int | None = None,
+) -> Tensor:
     """One pass under noise on the outputs (Sparse Subspace VI, equations 3 to 5), blocked as x is.
 
     x: blocks of activations. mu, sigma: (n,) of the nonzeros. noise: standard normals of the output's shape, or a seed:
-    then they are drawn inside the kernel.
+    then they are drawn inside the kernel. batch: of the data in the blocks; None for all lanes.
     """
-    seed, given = (noise, None) if isinstance(noise, int) else (0, noise)
-    return _sparse(x, mu, sigma, bias, given, *_tensors(plan), plan.geometry.numbers(x.shape[0]), seed)[0]
+    return _dispatched(x, mu, sigma, bias, plan, noise, batch)
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None, plan: Plan) -> Tensor:
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, plan: Plan, batch: int | None = None) -> Tensor:
     """One pass with fixed values (n,) at the nonzeros: the means, or a draw."""
-    return _sparse(x, weight, None, bias, None, *_tensors(plan), plan.geometry.numbers(x.shape[0]), 0)[0]
+    return _dispatched(x, weight, None, bias, plan, 0, batch)
+
+
+def _dispatched(
+    x: Tensor, mu: Tensor, sigma: Tensor | None, bias: Tensor | None, plan: Plan, noise: Tensor | int, batch: int | None
+) -> Tensor:
+    seed, given = (noise, None) if isinstance(noise, int) else (0, noise)
+    numbers = plan.numbers(x.shape[0] * LANES if batch is None else batch)
+    y: Tensor = _sparse(x, mu, sigma, bias, given, *_tensors(plan), numbers, seed)[0]
+    return y
+
+
+def both(
+    x: Tensor, mu: Tensor, sigma: Tensor | None, bias: Tensor | None, plan: Plan, noise: Tensor | int, batch: int
+) -> tuple[Tensor, Tensor]:
+    """The output, and eps / (2 sqrt(variance)), which is all that the backward pass needs of the noise; no history."""
+    seed, given = (noise, None) if isinstance(noise, int) else (0, noise)
+    order = plan.forward
+    return _run(x, mu, sigma, bias, given, (order.rows, order.offsets, order.slots), plan.numbers(batch), seed)
+
+
+def _run(
+    x: Tensor,
+    mu: Tensor,
+    sigma: Tensor | None,
+    bias: Tensor | None,
+    noise: Tensor | None,
+    order: tuple[Tensor, ...],
+    geometry: list[int],
+    seed: int,
+) -> tuple[Tensor, Tensor]:
+    shape = _out_shape(x, geometry)
+    y, slope = empty(shape), empty([0] if sigma is None else shape)
+    mode = MEAN if sigma is None else NOISE if noise is None else GIVEN
+    values = [None if t is None else t.contiguous() for t in (mu, sigma, bias, x, noise)]
+    call("leanbayes_forward", geometry, len(mu), *order, *values, y, slope, seed, mode)
+    return y, slope
 
 
 def _tensors(plan: Plan) -> tuple[Tensor, ...]:
@@ -49,13 +94,8 @@ def _sparse(
     geometry: list[int],
     seed: int,
 ) -> tuple[Tensor, Tensor]:
-    """The output, and eps / (2 sqrt(variance)), which is all that the backward pass needs of the noise."""
-    y = x.new_empty(_out_shape(x, geometry))
-    slope = y.new_empty(0) if sigma is None else torch.empty_like(y)
-    mode = MEAN if sigma is None else NOISE if noise is None else GIVEN
-    values = [None if t is None else t.contiguous() for t in (mu, sigma, bias, x, noise)]
-    call("leanbayes_forward", geometry, len(mu), rows, offsets, slots, *values, y, slope, seed, mode)
-    return y, slope
+    """See `both`."""
+    return _run(x, mu, sigma, bias, noise, (rows, offsets, slots), geometry, seed)
 
 
 @_sparse.register_fake
@@ -66,6 +106,35 @@ def _(x: Tensor, mu: Tensor, sigma: Tensor | None, *rest: Any) -> tuple[Tensor, 
 
 def _out_shape(x: Tensor, geometry: list[int]) -> list[int]:
     return [x.shape[0], geometry[11] * geometry[12], geometry[0], LANES]
+
+
+def gradients(
+    grad: Tensor,
+    x: Tensor,
+    mu: Tensor,
+    sigma: Tensor | None,
+    slope: Tensor,
+    order: Sequence[Tensor],
+    geometry: list[int],
+    wants: Sequence[bool],
+    out: Tensor | None = None,
+    y: Tensor | None = None,
+    line: Tensor | None = None,
+    rectified: bool = False,
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Gradients of x, mu, sigma and bias, an empty tensor where none is wanted (x, mu with sigma, bias).
+
+    out, y, line, rectified: what stands between the output and where ``grad`` comes from, see upstream in kernels.c.
+    """
+    grad, x = grad.contiguous(), x.contiguous()
+    wanted = (wants[0], wants[1], wants[1] and sigma is not None, wants[2])
+    # outputs of an operation may not be the same tensor: an empty one for each that is not wanted
+    likes = zip(wanted, (x.shape, mu.shape, mu.shape, (geometry[0],)), strict=True)
+    found = [empty(shape if want else (0,)) for want, shape in likes]
+    values = [mu.contiguous(), None if sigma is None else sigma.contiguous(), x, grad, out, y, slope, line]
+    outs = [t if want else None for want, t in zip(wanted, found, strict=True)]
+    call("leanbayes_backward", geometry, len(mu), *order, *values, int(rectified), *outs)
+    return found[0], found[1], found[2], found[3]
 
 
 @torch.library.custom_op("leanbayes::sparse_local_backward", mutates_args=())
@@ -80,30 +149,17 @@ def _sparse_backward(
     slots: Tensor,
     geometry: list[int],
     wants: list[bool],
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of x, mu and sigma; an empty tensor where none is wanted."""
-    want_x, want_w = wants
-    grad, x = grad.contiguous(), x.contiguous()
-    if sigma is not None:
-        pair = grad.new_empty(*grad.shape[:-1], 2, LANES)
-        call("leanbayes_pair", grad, slope, pair, grad.numel() // LANES, LANES)
-        grad = pair
-    wanted = (want_x, want_w, want_w and sigma is not None)
-    # outputs of an operation may not be the same tensor: an empty one for each that is not wanted
-    likes = zip(wanted, (x, mu, mu), strict=True)
-    dx, dmu, dsigma = (torch.empty_like(like) if want else x.new_empty(0) for want, like in likes)
-    values = [mu.contiguous(), None if sigma is None else sigma.contiguous(), x, grad]
-    outs = [t if want else None for want, t in zip(wanted, (dx, dmu, dsigma), strict=True)]
-    call("leanbayes_backward", geometry, len(mu), rows, offsets, slots, *values, *outs)
-    return dx, dmu, dsigma
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """See `gradients`."""
+    return gradients(grad, x, mu, sigma, slope, (rows, offsets, slots), geometry, wants)
 
 
 @_sparse_backward.register_fake
-def _(grad: Tensor, x: Tensor, mu: Tensor, sigma: Tensor | None, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    want_x, want_w = rest[-1]
-    likes = ((want_x, x), (want_w, mu), (want_w and sigma is not None, mu))
-    dx, dmu, dsigma = (torch.empty_like(like) if want else x.new_empty(0) for want, like in likes)
-    return dx, dmu, dsigma
+def _(grad: Tensor, x: Tensor, mu: Tensor, sigma: Tensor | None, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    geometry, (want_x, want_w, want_bias) = rest[-2:]
+    dx, dmu = (torch.empty_like(like) if want else x.new_empty(0) for want, like in ((want_x, x), (want_w, mu)))
+    dsigma = torch.empty_like(mu) if want_w and sigma is not None else x.new_empty(0)
+    return dx, dmu, dsigma, x.new_empty(geometry[0] if want_bias else 0)
 
 
 def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
@@ -114,16 +170,11 @@ def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> N
 
 
 def _gradients(ctx: Any, grad: Tensor, _: Any) -> tuple[Any, ...]:
-    x, mu, sigma, slope, rows, offsets, slots = ctx.saved_tensors
+    x, mu, sigma, slope, *order = ctx.saved_tensors
     want_x, want_mu, want_sigma, want_bias = ctx.needs_input_grad[:4]
-    want_w = want_mu or want_sigma
-    dx = dmu = dsigma = None
-    if want_x or want_w:
-        dx, dmu, dsigma = _sparse_backward(
-            grad, x, mu, sigma, slope, rows, offsets, slots, ctx.geometry, [want_x, want_w]
-        )
-    dbias = grad.sum((0, 1, 3)) if want_bias and ctx.has_bias else None
-    return (dx if want_x else None, dmu if want_mu else None, dsigma if want_sigma else None, dbias, *[None] * 9)
+    wants = [want_x, want_mu or want_sigma, want_bias and ctx.has_bias]
+    found = _sparse_backward(grad, x, mu, sigma, slope, *order, ctx.geometry, wants)
+    return (*(g if want else None for g, want in zip(found, ctx.needs_input_grad, strict=False)), *[None] * 9)
 
 
 _sparse.register_autograd(_gradients, setup_context=_keep)

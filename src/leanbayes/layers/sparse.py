@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ..kernels import geometry, library, sparse
-from ..kernels.blocked import blocked
+from ..kernels import geometry, library
+from ..kernels.blocked import Blocked, blocked
 from ..kernels.plan import Plan, plan
+from ..kernels.unit import Unit
 from ..posteriors.sparse import Sparse
 from ..sampling import context
 
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from .bayes import BayesLayer
 
 DENSE_ABOVE = 0.2
-"""The density above which the dense path is faster."""
+"""The density above which the dense path is faster,"""
+FEW = 128
+"""unless it is a convolution of no more than this many weights an output: so narrow, it is slow in any way."""
 _paths = {"compiled": True}
 
 
@@ -45,25 +48,26 @@ def forward(layer: BayesLayer, x: Tensor, estimator: str) -> Tensor | None:
     if _unsuitable_here(layer, x) or unsuitable(layer) is not None:  # in this order: a compiler cannot trace the second
         return None
     shell, bias = layer.shell, layer._parameters.get("bias")
-    if isinstance(shell, nn.Linear):
-        rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
-        inputs, shape = blocked(rows), (*x.shape[:-1], shell.out_features)
-        ready = plan_of(layer, q, (1, 1))
-    else:
-        inputs, shape = blocked(x), None
-        ready = plan_of(layer, q, (x.shape[2], x.shape[3]))
+    flat = isinstance(shell, nn.Linear)
+    outputs = q.shape[0]
+    rows = x.reshape(-1, x.shape[-1]) if flat and x.dim() != 2 else x
+    inputs = blocked(rows)
+    size = (1, inputs.blocks.shape[1]) if flat else (x.shape[2], x.shape[3])
+    ready = plan_of(layer, q, size)
+    seed, sigma = 0, None
     if context.mean_only:
-        out = sparse.linear(inputs.blocks, q.active_mean(), bias, ready)
+        weight = q.active_mean()
     elif estimator == "weight" or not q.gaussian:
-        out = sparse.linear(inputs.blocks, q.active_sample(), bias, ready)
+        weight = q.active_sample()
     else:
         active = q.active()
+        weight, sigma = active.mean, active.std
         seed = int(torch.randint(2**62, ()))  # torch's generator decides: a seed of the user's repeats a run
-        out = sparse.local(inputs.blocks, active.mean, active.std, bias, ready, seed)
-    if shape is None:
-        return inputs.with_blocks(out, ready.geometry.out_size)
-    result = inputs.with_blocks(out, ())
-    return result if len(shape) == 2 else result.plain().view(shape)
+    unit = Unit.of(inputs.blocks, weight, sigma, bias, ready, len(rows), seed)
+    if not flat:
+        return inputs.with_blocks(unit, ready.geometry.out_size)
+    result = Blocked(unit, (len(rows), outputs))
+    return result if x.dim() == 2 else result.plain().view(*x.shape[:-1], outputs)
 
 
 def density(module: nn.Module) -> float:
@@ -81,7 +85,8 @@ def unsuitable(layer: BayesLayer) -> str | None:
         return "its bias is random"
     if (why := geometry.refusal(layer.shell)) is not None:
         return why
-    if q.density > DENSE_ABOVE:
+    narrow = len(q.shape) > 2 and len(q.index) <= FEW * q.shape[0]
+    if q.density > DENSE_ABOVE and not narrow:
         return f"a density of {q.density:.0%} is faster dense"
     if (why := library.reason()) is not None:
         library.tell_once()
@@ -129,7 +134,7 @@ def plan_of(layer: BayesLayer, q: Sparse, size: tuple[int, int]) -> Plan:
         plans.index, plans.version = q.index, q.index._version
     if size not in plans.made:
         if isinstance(layer.shell, nn.Linear):
-            found = geometry.of_linear(layer.shell.out_features, layer.shell.in_features)
+            found = geometry.of_linear(layer.shell.out_features, layer.shell.in_features, size)
         else:
             found = geometry.of_conv(layer.shell, size)  # type: ignore[arg-type]
         plans.made[size] = plan(found, q.index)

@@ -16,10 +16,11 @@ from torch import Tensor, nn
 from torch.nn.grad import conv1d_weight, conv2d_weight, conv3d_weight
 
 from ..kernels.blocked import Blocked
-from ..kernels.layout import unblock
 
 PIECE = 2**20
 """The most numbers of a dense gradient that exist at once."""
+SMALL = 64
+"""Positions up to which products of matrices are faster than a convolution's own gradient."""
 _CONVOLUTIONS = (conv1d_weight, conv2d_weight, conv3d_weight)
 
 
@@ -35,27 +36,45 @@ class Activation:
         """What holds the numbers of an activation."""
         return cls(x.blocks, tuple(x.shape)) if isinstance(x, Blocked) else cls(x)
 
-    def plain(self, values: Tensor | None = None) -> Tensor:
-        """The tensor, or other values in its layout, without history."""
-        found = (self.values if values is None else values).detach()
-        return found if self.shape is None else unblock(found, list(self.shape))
+    def plain(self) -> Tensor:
+        """The tensor without history."""
+        return self.values.detach() if self.shape is None else Blocked(self.values.detach(), self.shape).plain()
+
+    def batch_last(self) -> Tensor:
+        """(channels, *size, batch) of one that is blocked, without history; gradients beyond the batch are zero."""
+        assert self.shape is not None
+        channels = self.values.shape[2]
+        return self.values.detach().permute(2, 1, 0, 3).reshape(channels, *self.shape[2:], -1)
 
 
 @dataclass(frozen=True)
 class Use:
-    """One use of a weight in a pass: the layer's options, its input and the gradient at its output, both plain."""
+    """One use of a weight in a pass: the layer's options, its input and the gradient at its output.
+
+    plain: whether these are (batch, channels, *size); else they are (channels, *size, batch).
+    """
 
     shell: nn.Module
     x: Tensor
     grad: Tensor
+    plain: bool = True
+
+    @classmethod
+    def of(cls, shell: nn.Module, x: Activation, grad: Activation) -> Use:
+        """Laid out for the way in which its gradient is formed fastest."""
+        if not isinstance(shell, nn.Conv2d) or grad.shape is None or x.shape is None or shell.groups > 1:
+            return cls(shell, x.plain(), grad.plain())
+        if grad.values.shape[1] > SMALL:
+            return cls(shell, x.plain(), grad.plain())
+        return cls(shell, x.batch_last(), grad.batch_last(), plain=False)
 
 
 def gradient_pieces(uses: list[Use], shape: torch.Size, dtype: torch.dtype) -> Iterator[tuple[int, Tensor]]:
     """dL/dw of a weight, flat, piece by piece: the place where each begins, and its values, summed over the uses."""
-    ready = [(use.shell, *_laid_out(use, dtype)) for use in uses]
+    ready = [(use, *_laid_out(use, dtype)) for use in uses]
     row = shape[1:].numel()
     for start, stop in _rows(shape[0], row, getattr(uses[0].shell, "groups", 1)):
-        piece = sum(_gradient(shell, x, grad, shape, start, stop) for shell, x, grad in ready)
+        piece = sum(_gradient(use, x, grad, shape, start, stop) for use, x, grad in ready)
         assert isinstance(piece, Tensor)
         yield start * row, piece.reshape(-1)
 
@@ -110,6 +129,8 @@ def _laid_out(use: Use, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Input and output gradient in the weight's precision, the input with the padding that is not plain zeros."""
     shell: Any = use.shell
     x, grad = use.x.to(dtype), use.grad.to(dtype)
+    if not use.plain:
+        return x, grad
     if isinstance(shell, nn.Linear):
         return x.reshape(-1, x.shape[-1]), grad.reshape(-1, grad.shape[-1])
     if x.dim() == len(shell.kernel_size) + 1:  # without a batch
@@ -125,8 +146,11 @@ def _pads(shell: Any) -> bool:
     return shell.padding_mode != "zeros" or shell.padding == "same"
 
 
-def _gradient(shell: Any, x: Tensor, grad: Tensor, shape: torch.Size, start: int, stop: int) -> Tensor:
+def _gradient(use: Use, x: Tensor, grad: Tensor, shape: torch.Size, start: int, stop: int) -> Tensor:
     """Rows of dL/dw: x^T g of a Linear, the correlation of input and output gradient of a convolution."""
+    shell: Any = use.shell
+    if not use.plain:
+        return _by_products(shell, x, grad[start:stop])
     grad = grad[:, start:stop]
     if isinstance(shell, nn.Linear):
         return grad.t() @ x
@@ -139,3 +163,22 @@ def _gradient(shell: Any, x: Tensor, grad: Tensor, shape: torch.Size, start: int
         x[:, first * shape[1] : last * shape[1]], size, grad, shell.stride, padding, shell.dilation, last - first
     )
     return found
+
+
+def _by_products(shell: Any, x: Tensor, grad: Tensor) -> Tensor:
+    """The same of a Conv2d, tap by tap and row by row: each a product of matrices, since the batch is contiguous."""
+    (down, right), (height, width) = shell.stride, shell.kernel_size
+    top, left = (0, 0) if shell.padding == "valid" else shell.padding
+    rows, columns = grad.shape[1], grad.shape[2]
+    found = grad.new_zeros(height * width, grad.shape[0], x.shape[0])
+    phases = [x[:, :, phase::right].contiguous() for phase in range(right)]
+    for tap in range(height * width):
+        above, before = tap // width - top, tap % width - left
+        images, shift = phases[before % right], before // right
+        first, last = max(0, -shift), min(columns, images.shape[2] - shift)
+        for row in range(rows):
+            at = row * down + above
+            if 0 <= at < x.shape[1] and first < last:
+                ours, theirs = grad[:, row, first:last], images[:, at, first + shift : last + shift]
+                found[tap].addmm_(ours.flatten(1), theirs.flatten(1).t())
+    return found.permute(1, 2, 0).reshape(grad.shape[0], x.shape[0], height, width)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -161,7 +162,7 @@ class Alternation(Callback):
 
         def arrive(grad: Tensor) -> None:
             self.open[q] -= 1
-            self.arrived.setdefault(q, []).append(Use(layer.shell, x.plain(), out.plain(grad)))
+            self.arrived.setdefault(q, []).append(Use.of(layer.shell, x, replace(out, values=grad)))
             # at once, so that the activations can go; but processes have to do it in one order, after the pass
             if self.open[q] == 0 and not _distributed():
                 self._gather(q)

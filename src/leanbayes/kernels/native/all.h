@@ -5,6 +5,7 @@
 #include "vector.h"
 #include "sparse.h"
 #include "norm.h"
+#include "pool.h"
 #undef vf
 #undef vu
 #undef vi

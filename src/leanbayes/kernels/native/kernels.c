@@ -1,22 +1,41 @@
 /* Local reparameterisation at the nonzeros of a weight: forward and backward of
  *   y = sum_k mu_k x + sqrt(sum_k sigma_k^2 x^2) eps
- * for Linear and Conv2d, on activations in blocks of the batch. Plain C behind a C interface: it needs neither torch's nor
- * Python's headers, and the thread pool is the one torch brought along. Compiled once per instruction set and chosen at run
- * time, so that one library runs on every machine.
+ * for Linear and Conv2d, on activations in blocks of the batch, and what networks do between such layers. Plain C behind a C
+ * interface: it needs neither torch's nor Python's headers, and the thread pool is the one torch brought along. Compiled once
+ * per instruction set and chosen at run time, so that one library runs on every machine.
  */
 #include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define DISPATCH 1
+#include <immintrin.h>
+#endif
 
-enum { MEAN, MOMENTS, NOISE, GIVEN };
-enum { MAX_STRIDE = 8 };
+enum { MEAN, NOISE, GIVEN };
+enum { MAX_STRIDE = 8, LANES = 16 };
+enum { SUMS = 192, STRIP = 384 << 10 }; /* nonzeros, and bytes, that the caches hold in the backward pass */
+
+/* Keeps a vector in its register: a compiler would rather load it again for the second use, and loads are what is scarce. */
+#if defined(__x86_64__) && defined(__GNUC__)
+#define HOLD(v) __asm__("" : "+v"(v))
+#else
+#define HOLD(v)
+#endif
 
 typedef struct { int from, to; } span;
 typedef struct { int start, count; } phase; /* of the taps that meet one remainder of the stride */
+typedef struct { int from, to, q0, q1; } run; /* of taps, and the members of a group that they reach */
 
+typedef struct { int left, width; } padded; /* rows of gradients: zeros on the left, and the whole with those on the right */
+
+/* tile: outputs that the backward pass takes at a time. along_blocks: groups are not neighbours in a row but in blocks.
+ * segments: of the nonzeros of an input and a tile, one for every row of the taps of a phase (for every tap along blocks). */
 typedef struct {
-  int outputs, inputs, groups, kh, kw, sh, sw, ph, pw, h, w, oh, ow, blocks, shift;
+  int outputs, inputs, groups, kh, kw, sh, sw, ph, pw, h, w, oh, ow, batch, tile, blocks, along_blocks, segments;
   phase rows_of[MAX_STRIDE], cols_of[MAX_STRIDE];
+  padded pad;
 } geometry;
 
 /* Nonzeros in the order of a pass. rows: where each (channel, tap) begins. offset: of the activation it meets, in lanes.
@@ -27,7 +46,15 @@ typedef struct {
 } plan;
 
 /* Of a blocked activation. */
-typedef struct { int64_t blocks, positions, channels, lanes, batch; } extent;
+typedef struct { int64_t blocks, positions, channels, batch; } extent;
+
+/* Where a gradient comes from. g: of what came out in the end. out: that itself, where its sign is the rectifier's, else
+ * NULL. y: the output of the operation. slope: d y / d v. line: of a normalisation in between (or NULL), six numbers a
+ * channel: dx = l0 dy - l1 - l2 (x - l3), where the rectifier (if rectified) let pass what has y l4 + l5 > 0. */
+typedef struct {
+  const float *g, *out, *y, *slope, *line;
+  int rectified;
+} upstream;
 
 static inline uint64_t mixed(uint64_t z) { /* splitmix64 */
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
@@ -41,6 +68,20 @@ static inline span inside(int at, int size, int taps) {
   return s;
 }
 
+/* Rows r of `columns` taps each, from tap `start` on, as runs of taps that reach the same members; neighbours are joined. */
+static inline int joined(run *runs, const span *reach, int columns, span r, int start) {
+  int count = 0;
+  for (int a = r.from; a < r.to; a++)
+    for (int b = 0; b < columns; b++) {
+      const int tap = start + a * columns + b;
+      if (reach[b].from >= reach[b].to) continue;
+      run *last = runs + count - 1;
+      if (count && last->to == tap && last->q0 == reach[b].from && last->q1 == reach[b].to) last->to++;
+      else runs[count++] = (run){tap, tap + 1, reach[b].from, reach[b].to};
+    }
+  return count;
+}
+
 /* Channels in bands of at most `limit` nonzeros: what stays in cache while positions go by. */
 static int *cut(const int32_t *rows, int channels, int taps, int64_t limit, int *bands) {
   int *edge = malloc(sizeof(int) * (channels + 2)), count = 0;
@@ -52,6 +93,21 @@ static int *cut(const int32_t *rows, int channels, int taps, int64_t limit, int 
   return edge;
 }
 
+/* Memory of a thread that is kept for the next call, in large pages: fresh pages cost more than the work done in them, and
+ * kernels that jump about in small ones wait for their addresses. */
+static float *scratch(int which, int64_t floats) {
+  static __thread float *kept[3];
+  static __thread int64_t room[3];
+  if (floats > room[which]) {
+    const int64_t page = 1 << 21, bytes = (4 * floats + page - 1) / page * page;
+    free(kept[which]);
+    kept[which] = aligned_alloc(page, bytes);
+    madvise(kept[which], bytes, MADV_HUGEPAGE);
+    room[which] = bytes / 4;
+  }
+  return kept[which];
+}
+
 static void phases(phase *of, int taps, int stride) {
   int start = 0;
   for (int f = 0; f < stride; f++) {
@@ -61,21 +117,40 @@ static void phases(phase *of, int taps, int stride) {
   }
 }
 
+/* How far beyond a row of gradients the taps of groups reach, of the largest group of any instruction set. */
+static padded padding_of(const geometry *s) {
+  const int members = 4;
+  if (s->along_blocks) return (padded){0, members};
+  int low = 0, high = s->ow - 1;
+  for (int f = 0; f < s->sw; f++) {
+    const int first = ((f - s->pw) % s->sw + s->sw) % s->sw, count = first < s->w ? (s->w - first + s->sw - 1) / s->sw : 0;
+    const int from = (first + s->pw) / s->sw - s->cols_of[f].count + 1;
+    const int to = (first + s->pw) / s->sw + (count + members - 1) / members * members - 1;
+    if (count && s->cols_of[f].count) { low = from < low ? from : low; high = to > high ? to : high; }
+  }
+  return (padded){-low, high + 1 - low};
+}
+
 static geometry described(const int32_t *n) {
   geometry s = {.outputs = n[0], .inputs = n[1], .groups = n[2], .kh = n[3], .kw = n[4], .sh = n[5], .sw = n[6],
-                .ph = n[7], .pw = n[8], .h = n[9], .w = n[10], .oh = n[11], .ow = n[12], .blocks = n[13], .shift = n[14]};
+                .ph = n[7], .pw = n[8], .h = n[9], .w = n[10], .oh = n[11], .ow = n[12], .batch = n[13], .tile = n[14]};
+  s.blocks = (s.batch + LANES - 1) / LANES;
+  s.along_blocks = s.oh * s.ow == 1;
+  s.segments = s.along_blocks ? s.kh * s.kw : s.kh * s.sw;
   phases(s.rows_of, s.kh, s.sh);
   phases(s.cols_of, s.kw, s.sw);
+  s.pad = padding_of(&s);
   return s;
 }
 
-#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define DISPATCH 1
+#ifdef DISPATCH
 #pragma GCC push_options
-#pragma GCC target("avx512f,avx512dq,avx512vl,avx512bw,avx2,fma")
+#pragma GCC target("avx512f,avx512dq,avx512vl,avx512bw,avx2,fma,prefer-vector-width=512")
 #define NAME(x) x##_avx512
 #define WIDTH 16
+#define GUESS(v) (vf)_mm512_rsqrt14_ps((__m512)(v))
 #include "all.h"
+#undef GUESS
 #pragma GCC pop_options
 #pragma GCC push_options
 #pragma GCC target("avx2,fma")
@@ -119,8 +194,6 @@ int leanbayes_level(int wanted) { /* the level in use; a wanted one of 0 or more
 #define CALL(f, ...) f##_plain(__VA_ARGS__)
 #endif
 
-void leanbayes_normals(float *out, int64_t n, int64_t seed) { CALL(fill, out, n, (uint64_t)seed) }
-
 /* Stable counting sort of `count` items: out[place] = in[...], ordered by key. */
 static void sorted(const int32_t *in, int32_t *out, const int32_t *key, int64_t count, int64_t keys, int32_t *rows) {
   memset(rows, 0, sizeof(int32_t) * (keys + 1));
@@ -156,15 +229,18 @@ void leanbayes_plan(const int32_t *shape, int64_t count, const int32_t *index, i
   }
   sorted(order, half, oc, count, s.outputs, scratch);
   for (int64_t k = 0; k < count; k++) {
-    const int a = tap[k] / s.kw, b = tap[k] % s.kw;
+    const int a = tap[k] / s.kw, b = tap[k] % s.kw, a_in = a / s.sh, b_in = b / s.sw;
     const phase r = s.rows_of[a % s.sh], c = s.cols_of[b % s.sw];
-    key[k] = ic[k] * taps + r.start * s.kw + r.count * c.start + a / s.sh * c.count + b / s.sw;
+    const int segment = s.along_blocks ? r.start * s.kw + r.count * c.start + a_in * c.count + b_in
+                                       : r.start * s.sw + b % s.sw * r.count + a_in;
+    key[k] = (oc[k] / s.tile * s.inputs + ic[k]) * s.segments + segment;
   }
-  sorted(half, slot_backward, key, count, (int64_t)s.inputs * taps, rows_backward);
+  const int64_t tiles = (s.outputs + s.tile - 1) / s.tile;
+  sorted(half, slot_backward, key, count, tiles * s.inputs * s.segments, rows_backward);
   for (int64_t k = 0; k < count; k++) {
     const int32_t at = slot_backward[k];
-    const int a = tap[at] / s.kw, b = tap[at] % s.kw;
-    offset_backward[k] = -(a / s.sh * s.ow + b / s.sw) * s.outputs + oc[at];
+    const int a = tap[at] / s.kw / s.sh, b = tap[at] % s.kw / s.sw;
+    offset_backward[k] = (s.along_blocks ? 0 : -(a * s.pad.width + b) * s.tile) + oc[at] % s.tile;
   }
   free(scratch);
   free(work);
@@ -182,7 +258,7 @@ static float *packed(const plan *p, const float *mu, const float *sigma) {
   return w;
 }
 
-/* y, and for the backward pass slope = eps / (2 sqrt(v)) (the variance itself for MOMENTS); sigma is NULL for MEAN. */
+/* y, and for the backward pass slope = eps / (2 sqrt(v)); sigma is NULL for MEAN. */
 void leanbayes_forward(const int32_t *shape, int64_t count, const int32_t *rows, const int32_t *offset,
                        const int32_t *slot, const float *mu, const float *sigma, const float *bias, const float *x,
                        const float *eps, float *y, float *slope, int64_t seed, int64_t mode) {
@@ -193,121 +269,131 @@ void leanbayes_forward(const int32_t *shape, int64_t count, const int32_t *rows,
   free(w);
 }
 
-/* Gradients of x (dx), mu and sigma (dmu, dsigma), each NULL where not wanted; dx and the pair one at least.
- * g: the gradient of y, and with a variance beside each run of lanes of it the gradient of v. */
+/* Gradients of x, mu, sigma and bias, each NULL where not wanted; g, out, y, slope, line, rectified: see upstream. */
 void leanbayes_backward(const int32_t *shape, int64_t count, const int32_t *rows, const int32_t *offset,
                         const int32_t *slot, const float *mu, const float *sigma, const float *x, const float *g,
-                        float *dx, float *dmu, float *dsigma) {
+                        const float *out, const float *y, const float *slope, const float *line, int64_t rectified,
+                        float *dx, float *dmu, float *dsigma, float *dbias) {
   const geometry s = described(shape);
   const plan p = {count, rows, offset, slot};
+  const upstream u = {g, out, y, sigma ? slope : NULL, line, (int)rectified};
   float *w = packed(&p, mu, sigma);
-  CALL(backward, &s, &p, w, x, g, dx, dmu, dsigma, sigma != NULL, dx != NULL, dmu != NULL)
+  CALL(backward, &s, &p, w, x, &u, dx, dmu, dsigma, dbias)
   if (dsigma && sigma)
 #pragma omp parallel for schedule(static)
     for (int64_t k = 0; k < count; k++) dsigma[k] *= 2.0f * sigma[k];
   free(w);
 }
 
-/* The gradient of y and that of v = gradient of y * slope, run by run of lanes. */
-void leanbayes_pair(const float *gy, const float *slope, float *g, int64_t runs, int64_t lanes) {
-#pragma omp parallel for schedule(static)
-  for (int64_t r = 0; r < runs; r++)
-    for (int64_t i = 0; i < lanes; i++) {
-      const float a = gy[r * lanes + i];
-      g[2 * r * lanes + i] = a;
-      g[(2 * r + 1) * lanes + i] = a * slope[r * lanes + i];
-    }
-}
-
-/* (batch, channels, positions) to [blocks][positions][channels][lanes] and back; lanes beyond the batch are zero. */
-enum { TILE = 16 };
-
-void leanbayes_block(const float *x, float *y, int64_t batch, int64_t channels, int64_t positions, int64_t lanes) {
-  const int64_t blocks = (batch + lanes - 1) / lanes;
+/* (batch, channels, positions) to [blocks][positions][channels][LANES] and back; lanes beyond the batch are zero. */
+void leanbayes_block(const float *x, float *y, int64_t batch, int64_t channels, int64_t positions) {
+  const int64_t blocks = (batch + LANES - 1) / LANES;
 #pragma omp parallel for collapse(2) schedule(static)
   for (int64_t b = 0; b < blocks; b++)
-    for (int64_t c0 = 0; c0 < channels; c0 += TILE)
-      for (int64_t s0 = 0; s0 < positions; s0 += TILE)
-        for (int64_t c = c0; c < c0 + TILE && c < channels; c++)
-          for (int64_t l0 = 0; l0 < lanes; l0 += TILE) {
-            float tile[TILE][TILE];
-            const int64_t width = positions - s0 < TILE ? positions - s0 : TILE;
-            for (int64_t l = 0; l < TILE; l++) {
-              const int64_t datum = b * lanes + l0 + l;
-              for (int64_t s = 0; s < width; s++)
-                tile[s][l] = datum < batch ? x[(datum * channels + c) * positions + s0 + s] : 0.0f;
-            }
-            for (int64_t s = 0; s < width; s++)
-              memcpy(y + ((b * positions + s0 + s) * channels + c) * lanes + l0, tile[s], sizeof(tile[s]));
-          }
+    for (int64_t c = 0; c < channels; c++)
+      for (int64_t s0 = 0; s0 < positions; s0 += LANES) {
+        float tile[LANES][LANES];
+        const int64_t width = positions - s0 < LANES ? positions - s0 : LANES;
+        for (int64_t l = 0; l < LANES; l++) {
+          const int64_t datum = b * LANES + l;
+          for (int64_t s = 0; s < width; s++)
+            tile[s][l] = datum < batch ? x[(datum * channels + c) * positions + s0 + s] : 0.0f;
+        }
+        for (int64_t s = 0; s < width; s++)
+          memcpy(y + ((b * positions + s0 + s) * channels + c) * LANES, tile[s], sizeof(tile[s]));
+      }
 }
 
-void leanbayes_unblock(const float *y, float *x, int64_t batch, int64_t channels, int64_t positions, int64_t lanes) {
-  const int64_t blocks = (batch + lanes - 1) / lanes;
+void leanbayes_unblock(const float *y, float *x, int64_t batch, int64_t channels, int64_t positions) {
+  const int64_t blocks = (batch + LANES - 1) / LANES;
 #pragma omp parallel for collapse(2) schedule(static)
   for (int64_t b = 0; b < blocks; b++)
-    for (int64_t c0 = 0; c0 < channels; c0 += TILE)
-      for (int64_t s0 = 0; s0 < positions; s0 += TILE)
-        for (int64_t c = c0; c < c0 + TILE && c < channels; c++)
-          for (int64_t l0 = 0; l0 < lanes && b * lanes + l0 < batch; l0 += TILE) {
-            float tile[TILE][TILE];
-            const int64_t width = positions - s0 < TILE ? positions - s0 : TILE;
-            for (int64_t s = 0; s < width; s++) {
-              const float *run = y + ((b * positions + s0 + s) * channels + c) * lanes + l0;
-              for (int64_t l = 0; l < TILE; l++) tile[l][s] = run[l];
-            }
-            for (int64_t l = 0; l < TILE && b * lanes + l0 + l < batch; l++)
-              memcpy(x + ((b * lanes + l0 + l) * channels + c) * positions + s0, tile[l], sizeof(float) * width);
-          }
+    for (int64_t c = 0; c < channels; c++)
+      for (int64_t s0 = 0; s0 < positions; s0 += LANES) {
+        float tile[LANES][LANES];
+        const int64_t width = positions - s0 < LANES ? positions - s0 : LANES;
+        for (int64_t s = 0; s < width; s++) {
+          const float *run = y + ((b * positions + s0 + s) * channels + c) * LANES;
+          for (int64_t l = 0; l < LANES; l++) tile[l][s] = run[l];
+        }
+        for (int64_t l = 0; l < LANES && b * LANES + l < batch; l++)
+          memcpy(x + ((b * LANES + l) * channels + c) * positions + s0, tile[l], sizeof(float) * width);
+      }
 }
 
-/* y = gamma (x - mean) / sqrt(var + eps) + beta, rectified if wanted; mean and biased variance by channel come back. */
-void leanbayes_norm(const int64_t *sizes, const float *x, const float *gamma, const float *beta, double eps, float *y,
-                    float *mean, float *variance, int64_t rectify) {
-  const extent n = {sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]};
+/* Mean and biased variance by channel. sizes: see extent. */
+void leanbayes_moments(const int32_t *sizes, const float *x, float *mean, float *variance) {
+  const extent n = {sizes[0], sizes[1], sizes[2], sizes[3]};
   const double count = (double)n.batch * (double)n.positions;
   double *sums = malloc(sizeof(double) * 2 * n.channels);
-  float *line = malloc(sizeof(float) * 3 * n.channels), *a = line + n.channels, *b = a + n.channels;
   /* sums about a datum of the channel, so that squares do not cancel */
-  for (int64_t c = 0; c < n.channels; c++) line[c] = x[c * n.lanes];
-  CALL(norm_sums, &n, x, NULL, NULL, line, NULL, sums, sums + n.channels)
+  for (int64_t c = 0; c < n.channels; c++) mean[c] = x[c * LANES];
+  CALL(norm_sums, &n, x, NULL, mean, NULL, sums, sums + n.channels)
   for (int64_t c = 0; c < n.channels; c++) {
     const double m = sums[c] / count, v = sums[n.channels + c] / count - m * m;
-    mean[c] = (float)(line[c] + m);
+    mean[c] = (float)(mean[c] + m);
     variance[c] = (float)(v > 0 ? v : 0);
-    const double slope = (gamma ? gamma[c] : 1.0) / __builtin_sqrt((double)variance[c] + eps);
-    a[c] = (float)slope;
-    b[c] = (float)((beta ? beta[c] : 0.0) - slope * (line[c] + m));
   }
-  CALL(affine, &n, x, a, b, y, (int)rectify)
-  free(line);
   free(sums);
 }
 
-void leanbayes_affine(const int64_t *sizes, const float *x, const float *a, const float *b, float *y, int64_t rectify) {
-  const extent n = {sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]};
-  CALL(affine, &n, x, a, b, y, (int)rectify)
+/* gamma (x - mean) / sqrt(variance + eps) + beta as scale x + level. */
+static void leveled(int64_t c, const float *mean, const float *variance, const float *gamma, const float *beta, double eps,
+                    float *scale, float *level) {
+  const double slope = (gamma ? gamma[c] : 1.0) / __builtin_sqrt((double)variance[c] + eps);
+  *scale = (float)slope;
+  *level = (float)((beta ? beta[c] : 0.0) - slope * mean[c]);
 }
 
-/* Gradients of x, gamma and beta; y: the output where it was rectified, else NULL. */
-void leanbayes_norm_backward(const int64_t *sizes, const float *x, const float *g, const float *y, const float *mean,
-                             const float *variance, const float *gamma, double eps, float *dx, float *dgamma,
-                             float *dbeta) {
-  const extent n = {sizes[0], sizes[1], sizes[2], sizes[3], sizes[4]};
+/* y = gamma (x - mean) / sqrt(variance + eps) + beta (x itself without a mean), plus `other` if any, rectified if wanted. */
+void leanbayes_finish(const int32_t *sizes, const float *x, const float *mean, const float *variance, const float *gamma,
+                      const float *beta, double eps, const float *other, float *y, int64_t rectify) {
+  const extent n = {sizes[0], sizes[1], sizes[2], sizes[3]};
+  float *scale = malloc(sizeof(float) * 2 * n.channels), *level = scale + n.channels;
+  for (int64_t c = 0; mean && c < n.channels; c++) leveled(c, mean, variance, gamma, beta, eps, scale + c, level + c);
+  CALL(affine, &n, x, mean ? scale : NULL, level, other, y, (int)rectify)
+  free(scale);
+}
+
+/* Gradients of gamma and beta, and the line that gives that of x (see upstream). x: what was normalised, by its own moments
+ * if `own`. out: what came out, where a sum was rectified; else NULL. masked: the gradient behind the rectifier, or NULL. */
+void leanbayes_norm_gradients(const int32_t *sizes, const float *x, const float *g, const float *out, int64_t rectified,
+                              const float *mean, const float *variance, const float *gamma, const float *beta, double eps,
+                              int64_t own, float *masked, float *line, float *dgamma, float *dbeta) {
+  const extent n = {sizes[0], sizes[1], sizes[2], sizes[3]};
+  const int64_t C = n.channels;
   const double count = (double)n.batch * (double)n.positions;
-  double *sums = malloc(sizeof(double) * 2 * n.channels);
-  float *line = malloc(sizeof(float) * 4 * n.channels), *a = line + n.channels, *b = a + n.channels, *c = b + n.channels;
-  for (int64_t k = 0; k < n.channels; k++) line[k] = (float)(1.0 / __builtin_sqrt((double)variance[k] + eps));
-  CALL(norm_sums, &n, x, g, y, mean, line, sums, sums + n.channels)
-  for (int64_t k = 0; k < n.channels; k++) {
-    const double slope = (gamma ? gamma[k] : 1.0) * line[k];
-    dbeta[k] = (float)sums[k];
-    dgamma[k] = (float)sums[n.channels + k];
-    a[k] = (float)slope;
-    b[k] = (float)(slope * sums[k] / count);
-    c[k] = (float)(slope * line[k] * sums[n.channels + k] / count);
+  double *sums = malloc(sizeof(double) * 2 * C);
+  for (int64_t c = 0; c < C; c++) leveled(c, mean, variance, gamma, beta, eps, line + 4 * C + c, line + 5 * C + c);
+  const upstream u = {g, out, x, NULL, line, (int)rectified};
+  CALL(norm_sums, &n, x, &u, mean, masked, sums, sums + C)
+  for (int64_t c = 0; c < C; c++) {
+    const double inverse = 1.0 / __builtin_sqrt((double)variance[c] + eps), slope = (gamma ? gamma[c] : 1.0) * inverse;
+    dbeta[c] = (float)sums[c];
+    dgamma[c] = (float)(sums[C + c] * inverse);
+    line[c] = (float)slope;
+    line[C + c] = own ? (float)(slope * sums[c] / count) : 0.0f;
+    line[2 * C + c] = own ? (float)(slope * inverse * inverse * sums[C + c] / count) : 0.0f;
+    line[3 * C + c] = mean[c];
   }
-  CALL(norm_backward, &n, x, g, y, mean, a, b, c, dx)
-  free(line);
   free(sums);
+}
+
+/* The gradient of x from such a line. */
+void leanbayes_norm_input(const int32_t *sizes, const float *x, const float *g, const float *out, int64_t rectified,
+                          const float *line, float *dx) {
+  const extent n = {sizes[0], sizes[1], sizes[2], sizes[3]};
+  const upstream u = {g, out, x, NULL, line, (int)rectified};
+  CALL(norm_input, &n, x, &u, dx)
+}
+
+/* Max pooling, rectified if wanted; won: for the backward pass, or NULL. */
+void leanbayes_pool(const int32_t *shape, const float *x, float *y, int8_t *won, int64_t rectify) {
+  const geometry s = described(shape);
+  CALL(pool, &s, x, y, won, (int)rectify)
+}
+
+void leanbayes_pool_backward(const int32_t *shape, const float *g, const int8_t *won, float *dx) {
+  const geometry s = described(shape);
+  CALL(pool_backward, &s, g, won, dx)
 }

@@ -1,247 +1,339 @@
 /* Local reparameterisation at the nonzeros of a weight.
  *
- * A blocked activation is [blocks][positions][channels][lanes]: `lanes` data of the batch side by side, so that the batch
- * is the vector, and one loop serves Linear (one position) and every convolution. Nonzeros of the weight are sorted by
- * (output, tap, input) for the forward pass and by (input, tap, output) for the backward pass, so that the taps that fall
- * inside the image are a few ranges of them: no padding, no branch in the inner loop.
+ * A blocked activation is [blocks][positions][channels][LANES]: LANES data of the batch side by side, a cache line, so that
+ * one loop serves Linear (one position) and every convolution. Nonzeros of the weight are sorted by (output, tap, input) for
+ * the forward pass and by (input, tap, output) for the backward pass. A pass takes a group of MEMBERS at a time, neighbours
+ * in a row of the image (or, where there is one position, the same position in neighbouring blocks), and loads a nonzero once
+ * for all of them. A tap that falls outside the image for some of the members is a run of nonzeros that the others meet: no
+ * padding, no branch in the inner loop.
  */
 
-/* Forward: m = sum mu x, v = sum sigma^2 x^2 over the nonzeros of an output; NV registers of each stay in place. */
+#define PARTS (LANES / WIDTH) /* registers of a run of lanes */
+#if WIDTH >= 16
+#define MEMBERS 4
+#define EACH_RANGE(F) F(0, 4) F(0, 3) F(1, 4) F(0, 2) F(2, 4) F(1, 3) F(0, 1) F(1, 2) F(2, 3) F(3, 4)
+#elif WIDTH >= 8
+#define MEMBERS 2
+#define EACH_RANGE(F) F(0, 2) F(0, 1) F(1, 2)
+#else
+#define MEMBERS 1
+#define EACH_RANGE(F) F(0, 1)
+#endif
+#define REGISTERS (MEMBERS * PARTS)
+#define INLINE static inline __attribute__((always_inline))
 
-static inline __attribute__((always_inline)) void NAME(gather)(
-    const int NV, const float *x, const int32_t *offset, const float *w, int32_t from, int32_t to, int shift, vf *m, vf *v) {
+/* Forward: m = sum mu x, v = sum sigma^2 x^2 over the nonzeros of an output, for the members q0 to q1. */
+
+INLINE void NAME(gather)(const int q0, const int q1, const int variance, const float *x, int64_t step,
+                         const int32_t *offset, const float *w, int32_t from, int32_t to, vf *m, vf *v) {
   for (int32_t k = from; k < to; k++) {
-    const float *at = x + ((int64_t)offset[k] << shift);
-    vf mu = NAME(all)(w[2 * k]), s2 = NAME(all)(w[2 * k + 1]);
-#pragma GCC unroll 8
-    for (int i = 0; i < NV; i++) {
-      vf xi = NAME(load)(at + i * WIDTH);
-      m[i] += mu * xi;
-      v[i] += s2 * (xi * xi);
-    }
+    const float *at = x + (int64_t)offset[k] * LANES;
+    const vf mu = NAME(all)(w[2 * k]), s2 = NAME(all)(w[2 * k + 1]);
+#pragma GCC unroll 4
+    for (int q = q0; q < q1; q++)
+#pragma GCC unroll 4
+      for (int i = 0; i < PARTS; i++) {
+        vf xi = NAME(load)(at + q * step + i * WIDTH);
+        HOLD(xi);
+        m[q * PARTS + i] += mu * xi;
+        if (variance) v[q * PARTS + i] += s2 * (xi * xi);
+      }
   }
 }
 
-static inline __attribute__((always_inline)) void NAME(gather_mean)(
-    const int NV, const float *x, const int32_t *offset, const float *w, int32_t from, int32_t to, int shift, vf *m) {
-  for (int32_t k = from; k < to; k++) {
-    const float *at = x + ((int64_t)offset[k] << shift);
-    vf mu = NAME(all)(w[2 * k]);
-#pragma GCC unroll 8
-    for (int i = 0; i < NV; i++) m[i] += mu * NAME(load)(at + i * WIDTH);
-  }
-}
-
-static inline __attribute__((always_inline)) void NAME(forward_task)(
-    const int NV, const int mode, const geometry *s, const plan *p, const float *w, const float *bias, const float *x,
-    const float *eps, float *y, float *z, uint64_t seed, int64_t task, int64_t block, int lane, int first, int last,
-    int64_t p0, int64_t p1) {
-  const int shift = s->shift, taps = s->kh * s->kw;
-  const int64_t L = (int64_t)1 << shift;
-  const float *xb = x + block * s->h * s->w * s->inputs * L + lane;
-  const int64_t yb = block * s->oh * s->ow * s->outputs * L + lane;
+INLINE void NAME(forward_task)(const int mode, const geometry *s, const plan *p, const float *w, const float *bias,
+                               const float *x, const float *eps, float *y, float *z, uint64_t seed, int64_t task,
+                               int64_t block, int members, int first, int last, int row0, int row1) {
+  const int taps = s->kh * s->kw, along = s->along_blocks;
+  const int64_t line = (int64_t)s->inputs * LANES, out_line = (int64_t)s->outputs * LANES;
+  const int64_t x_block = (int64_t)s->h * s->w * line, y_block = (int64_t)s->oh * s->ow * out_line;
+  const int64_t x_step = along ? x_block : s->sw * line, y_step = along ? y_block : out_line;
   NAME(rng) g;
   if (mode == NOISE) g = NAME(seeded)(seed, (uint64_t)task);
-  for (int64_t at = p0; at < p1; at++) {
-    const int oh = (int)(at / s->ow), ow = (int)(at % s->ow);
-    const int ih = oh * s->sh - s->ph, iw = ow * s->sw - s->pw;
-    span r = inside(ih, s->h, s->kh), c = inside(iw, s->w, s->kw);
-    const float *xp = xb + ((int64_t)ih * s->w + iw) * s->inputs * L;
-    const int whole = c.from == 0 && c.to == s->kw;
-    for (int o = first; o < last; o++) {
-      const int32_t *rows = p->rows + (int64_t)o * taps;
-      vf m[8], v[8];
-      for (int i = 0; i < NV; i++) {
-        m[i] = NAME(all)(bias ? bias[o] : 0.0f);
-        v[i] = NAME(all)(0.0f);
-      }
-      if (whole && r.from < r.to) {
-        if (mode == MEAN) NAME(gather_mean)(NV, xp, p->offset, w, rows[r.from * s->kw], rows[r.to * s->kw], shift, m);
-        else NAME(gather)(NV, xp, p->offset, w, rows[r.from * s->kw], rows[r.to * s->kw], shift, m, v);
-      } else if (c.from < c.to) {
-        for (int a = r.from; a < r.to; a++) {
-          int32_t k0 = rows[a * s->kw + c.from], k1 = rows[a * s->kw + c.to];
-          if (mode == MEAN) NAME(gather_mean)(NV, xp, p->offset, w, k0, k1, shift, m);
-          else NAME(gather)(NV, xp, p->offset, w, k0, k1, shift, m, v);
+  run runs[taps];
+  span reach[s->kw];
+  for (int oh = row0; oh < row1; oh++)
+    for (int ow = 0; ow < s->ow; ow += along ? 1 : MEMBERS) {
+      const int ih = oh * s->sh - s->ph, iw = ow * s->sw - s->pw;
+      const int here = along ? members : s->ow - ow < MEMBERS ? s->ow - ow : MEMBERS;
+      const span r = inside(ih, s->h, s->kh);
+      for (int b = 0; b < s->kw; b++) { /* the members whose column b is inside the image */
+        const int at = iw + b;
+        if (along) reach[b] = (span){0, at >= 0 && at < s->w ? here : 0};
+        else {
+          const int low = at < 0 ? (-at + s->sw - 1) / s->sw : 0, high = at < s->w ? (s->w - 1 - at) / s->sw + 1 : 0;
+          reach[b] = (span){low, high < here ? high : here};
         }
       }
-      const int64_t yo = yb + (at * s->outputs + o) * L;
-      for (int i = 0; i < NV; i += 2) {
-        vf e[2];
-        if (mode == NOISE) NAME(normals)(&g, &e[0], &e[1]);
-        for (int j = 0; j < 2; j++) {
-          float *out = y + yo + (i + j) * WIDTH;
-          if (mode == MEAN) { NAME(store)(out, m[i + j]); continue; }
-          if (mode == MOMENTS) { NAME(store)(out, m[i + j]); NAME(store)(z + yo + (i + j) * WIDTH, v[i + j]); continue; }
-          if (mode == GIVEN) e[j] = NAME(load)(eps + yo + (i + j) * WIDTH);
-          vf sd = NAME(root)(v[i + j]);
-          NAME(store)(out, m[i + j] + sd * e[j]);
-          /* d(sd)/dv = 1 / (2 sd): zero where there is no variance, so that the gradient is finite */
-          vi some = v[i + j] > 0.0f;
-          vf slope = (0.5f * e[j]) / NAME(pick)(some, sd, NAME(all)(1.0f));
-          NAME(store)(z + yo + (i + j) * WIDTH, (vf)((vi)slope & some));
+      const int count = joined(runs, reach, s->kw, r, 0);
+      const float *xp = x + block * x_block + ((int64_t)ih * s->w + iw) * line;
+      const int64_t yp = block * y_block + ((int64_t)oh * s->ow + ow) * out_line;
+      for (int o = first; o < last; o++) {
+        const int32_t *rows = p->rows + (int64_t)o * taps;
+        vf m[REGISTERS], v[REGISTERS];
+#pragma GCC unroll 4
+        for (int i = 0; i < REGISTERS; i++) {
+          m[i] = NAME(all)(bias ? bias[o] : 0.0f);
+          v[i] = NAME(all)(0.0f);
+        }
+        for (int j = 0; j < count; j++) {
+          const int32_t k0 = rows[runs[j].from], k1 = rows[runs[j].to];
+          switch (runs[j].q0 * 8 + runs[j].q1) {
+#define RANGE(a, b) \
+  case a * 8 + b: NAME(gather)(a, b, mode != MEAN, xp, x_step, p->offset, w, k0, k1, m, v); break;
+            EACH_RANGE(RANGE)
+#undef RANGE
+          }
+        }
+        const int64_t yo = yp + (int64_t)o * LANES;
+#pragma GCC unroll 4
+        for (int i = 0; i < REGISTERS; i += 2) {
+          vf e[2];
+          if (mode == NOISE) NAME(normals)(&g, &e[0], &e[1]);
+#pragma GCC unroll 2
+          for (int j = i; j < i + 2; j++) {
+            if (j / PARTS >= here) continue;
+            const int64_t at = yo + j / PARTS * y_step + j % PARTS * WIDTH;
+            if (mode == MEAN) { NAME(store)(y + at, m[j]); continue; }
+            if (mode == GIVEN) e[j - i] = NAME(load)(eps + at);
+            const vf inverse = NAME(inverse_root)(v[j]);
+            NAME(store)(y + at, m[j] + v[j] * inverse * e[j - i]);
+            /* d sqrt(v) / dv = 1 / (2 sqrt(v)): zero where there is no variance, so that the gradient is finite */
+            NAME(store)(z + at, NAME(where)(v[j] >= 0x1p-126f, 0.5f * e[j - i] * inverse));
+          }
         }
       }
     }
-  }
 }
 
-static void NAME(forward)(const geometry *s, const plan *p, const float *w, const float *bias, const float *x,
+static void NAME(forward)(const geometry *shape, const plan *p, const float *w, const float *bias, const float *x,
                           const float *eps, float *y, float *z, uint64_t seed, int mode) {
-  const int64_t positions = (int64_t)s->oh * s->ow, L = (int64_t)1 << s->shift;
-  const int NV = L % (4 * WIDTH) == 0 ? 4 : 2, lanes = NV * WIDTH, parts = (int)(L / lanes);
-  const int64_t step = positions < 4 * s->ow ? positions : 4 * s->ow, pieces = (positions + step - 1) / step;
-  int bands, *band = cut(p->rows, s->outputs, s->kh * s->kw, positions == 1 ? p->count / 8 + 256 : 8192, &bands);
-  const int64_t tasks = (int64_t)s->blocks * parts * bands * pieces;
+  const geometry s = *shape;
+  const int group = s.along_blocks ? MEMBERS : 1, step = 4; /* blocks and rows of a task */
+  const int64_t units = (s.blocks + group - 1) / group, pieces = (s.oh + step - 1) / step;
+  int bands, *band = cut(p->rows, s.outputs, s.kh * s.kw, s.along_blocks ? p->count / 8 + 256 : 8192, &bands);
 #pragma omp parallel for schedule(dynamic, 1)
-  for (int64_t task = 0; task < tasks; task++) {
-    int64_t rest = task, piece = rest % pieces;
-    rest /= pieces;
-    int64_t b = rest % bands;
-    rest /= bands;
-    int lane = (int)(rest % parts) * lanes;
-    int64_t block = rest / parts, p0 = piece * step, p1 = p0 + step < positions ? p0 + step : positions;
-#define RUN(nv, mode) \
-  NAME(forward_task)(nv, mode, s, p, w, bias, x, eps, y, z, seed, task, block, lane, band[b], band[b + 1], p0, p1)
-#define MODES(nv) \
-  switch (mode) { \
-    case MEAN: RUN(nv, MEAN); break; \
-    case MOMENTS: RUN(nv, MOMENTS); break; \
-    case NOISE: RUN(nv, NOISE); break; \
-    default: RUN(nv, GIVEN); \
-  }
-    if (NV == 4) { MODES(4) } else { MODES(2) }
-#undef MODES
+  for (int64_t task = 0; task < units * bands * pieces; task++) {
+    const int64_t piece = task % pieces, b = task / pieces % bands, block = task / pieces / bands * group;
+    const int row0 = (int)piece * step, row1 = row0 + step < s.oh ? row0 + step : s.oh;
+    const int members = s.blocks - block < group ? (int)(s.blocks - block) : group;
+#define RUN(mode) \
+  case mode: \
+    NAME(forward_task)(mode, &s, p, w, bias, x, eps, y, z, seed, task, block, members, band[b], band[b + 1], row0, row1); \
+    break;
+    switch (mode) { RUN(MEAN) RUN(NOISE) RUN(GIVEN) }
 #undef RUN
   }
   free(band);
 }
 
-/* Backward: at every input and position, over its nonzeros: dx from both paths, dmu and ds2 at the nonzeros alone. */
+/* Backward: at every input and position, over its nonzeros: dx from both paths, dmu and ds2 at the nonzeros alone.
+ *
+ * Loads from the second cache are what it costs, so it goes by tiles: s->tile outputs by a band of inputs, whose sums stay in
+ * the first cache while a strip of rows goes by, and so do the gradients near a group of positions, which are laid out tile
+ * by tile. Their rows have zeros at both ends, as far as taps and groups reach: no member needs an exception. */
 
-static inline __attribute__((always_inline)) void NAME(backward_task)(
-    const int NV, const int variance, const int want_x, const int want_w, const geometry *s, const plan *p,
-    const float *w, const float *x, const float *g, float *dx, float *sums, int64_t block, int lane, int first, int last) {
-  const int shift = s->shift, taps = s->kh * s->kw;
-  const int64_t L = (int64_t)1 << shift, each = variance ? 2 : 1;
-  const int32_t base = p->rows[(int64_t)first * taps];
-  const float *gb = g + block * s->oh * s->ow * s->outputs * L * each + lane;
-  for (int ih = 0; ih < s->h; ih++)
-    for (int iw = 0; iw < s->w; iw++) {
-      const int fh = (ih + s->ph) % s->sh, fw = (iw + s->pw) % s->sw; /* taps of this phase of the stride reach here */
-      const int oh = (ih + s->ph) / s->sh, ow = (iw + s->pw) / s->sw;
-      const phase hp = s->rows_of[fh], wp = s->cols_of[fw];
+/* The gradients of y and of v = y's times slope, run by run of lanes, for the blocks of a unit; what came after y is undone on
+ * the way. Lanes beyond the batch get zero. bias: sums by output of the gradient of y are added, unless NULL. */
+static void NAME(pair)(const geometry *s, const upstream *u, int64_t first, int members, float *pairs, float *bias) {
+  const int64_t O = s->outputs, T = s->tile, tiles = (O + T - 1) / T, each = u->slope ? 2 : 1;
+  const padded p = s->pad;
+  const float *line = u->line;
+  if (p.left || p.width > p.left + (s->along_blocks ? members : s->ow))
+    for (int64_t row = 0; row < tiles * s->oh; row++) {
+      const int64_t run = T * each * LANES, used = p.left + (s->along_blocks ? members : s->ow);
+      memset(pairs + row * p.width * run, 0, sizeof(float) * p.left * run);
+      memset(pairs + (row * p.width + used) * run, 0, sizeof(float) * (p.width - used) * run);
+    }
+  for (int m = 0; m < members; m++) {
+    const int64_t valid = s->batch - (first + m) * LANES;
+    for (int64_t at = 0; at < (int64_t)s->oh * s->ow; at++) {
+      const int64_t row = s->along_blocks ? 0 : at / s->ow, column = p.left + (s->along_blocks ? m : at % s->ow);
+      const int64_t from = ((first + m) * s->oh * s->ow + at) * O * LANES;
+      for (int64_t tile = 0; tile < tiles; tile++) {
+        float *to = pairs + ((tile * s->oh + row) * p.width + column) * T * each * LANES;
+        for (int64_t o = tile * T; o < (tile + 1) * T && o < O; o++, to += each * LANES)
+#pragma GCC unroll 4
+          for (int i = 0; i < LANES; i += WIDTH) {
+            const int64_t here = from + o * LANES + i;
+            vf g = NAME(load)(u->g + here);
+            if (line) {
+              const vf y = NAME(load)(u->y + here);
+              if (u->out) g = NAME(unless)(NAME(load)(u->out + here) <= 0.0f, g);
+              else if (u->rectified) g = NAME(unless)(y * line[4 * O + o] + line[5 * O + o] <= 0.0f, g);
+              g = g * line[o] - line[O + o] - (y - line[3 * O + o]) * line[2 * O + o];
+            } else if (u->out) g = NAME(unless)(NAME(load)(u->out + here) <= 0.0f, g);
+            if (valid < LANES) g = NAME(lanes_of)(g, i, valid);
+            if (bias) NAME(store)(bias + o * LANES + i, NAME(load)(bias + o * LANES + i) + g);
+            NAME(store)(to + i, g);
+            if (each == 2) NAME(store)(to + LANES + i, g * NAME(load)(u->slope + here));
+          }
+      }
+    }
+  }
+}
+
+/* One tile on the rows ih0 to ih1. g: its pairs. sums: a vector (two with a variance) a nonzero of the tile, from k0 on. */
+INLINE void NAME(backward_tile)(const int variance, const int want_x, const int want_w, const geometry *s, const plan *p,
+                                const float *w, const float *x, const float *g, float *dx, float *sums, int32_t k0,
+                                int64_t block, int members, int tile, int first, int last, int ih0, int ih1) {
+  const int along = s->along_blocks, each = variance ? 2 : 1;
+  const int64_t line = (int64_t)s->inputs * LANES, x_block = (int64_t)s->h * s->w * line;
+  const int64_t x_step = along ? x_block : s->sw * line, g_step = (int64_t)s->tile * each * LANES;
+  float *base = sums - (int64_t)k0 * each * WIDTH;
+  for (int ih = ih0; ih < ih1; ih++)
+    for (int f = 0; f < s->sw; f++) { /* columns of one phase of the stride: the same taps reach them */
+      const phase hp = s->rows_of[(ih + s->ph) % s->sh], wp = s->cols_of[f];
+      const int oh = (ih + s->ph) / s->sh;
       /* output row oh - a for the a-th tap of the phase: 0 <= oh - a < s->oh */
-      const int a0 = oh - s->oh + 1 > 0 ? oh - s->oh + 1 : 0, a1 = oh + 1 < hp.count ? oh + 1 : hp.count;
-      const int b0 = ow - s->ow + 1 > 0 ? ow - s->ow + 1 : 0, b1 = ow + 1 < wp.count ? ow + 1 : wp.count;
-      const int start = hp.start * s->kw + hp.count * wp.start; /* taps are sorted by phase, then row, then column */
-      const float *gp = gb + ((int64_t)oh * s->ow + ow) * s->outputs * L * each;
-      for (int c = first; c < last; c++) {
-        const int64_t xo = ((block * s->h + ih) * s->w + iw) * s->inputs * L + (int64_t)c * L + lane;
-        const int32_t *rows = p->rows + (int64_t)c * taps + start;
-        vf xi[4], xx[4], am[4], av[4];
-        for (int i = 0; i < NV; i++) {
-          xi[i] = NAME(load)(x + xo + i * WIDTH);
-          xx[i] = xi[i] * xi[i];
-          am[i] = av[i] = NAME(all)(0.0f);
+      const span r = {oh - s->oh + 1 > 0 ? oh - s->oh + 1 : 0, oh + 1 < hp.count ? oh + 1 : hp.count};
+      for (int iw = ((f - s->pw) % s->sw + s->sw) % s->sw; iw < s->w; iw += along ? s->sw : MEMBERS * s->sw) {
+        const int left = (s->w - iw + s->sw - 1) / s->sw, ow = (iw + s->pw) / s->sw;
+        const int here = along ? members : left < MEMBERS ? left : MEMBERS;
+        span segment = {hp.start * s->sw + f * hp.count + r.from, hp.start * s->sw + f * hp.count + r.to};
+        if (along) { /* one output: one tap at most */
+          segment.from = hp.start * s->kw + hp.count * wp.start + oh * wp.count + ow;
+          segment.to = segment.from + (r.from < r.to && ow < wp.count);
         }
-        const int whole = b0 == 0 && b1 == wp.count;
-        for (int a = a0; a < a1; a = whole ? a1 : a + 1) {
-          if (b0 >= b1) break;
-          const int32_t k0 = rows[a * wp.count + b0], k1 = whole ? rows[a1 * wp.count] : rows[a * wp.count + b1];
-          for (int32_t k = k0; k < k1; k++) {
-            const float *at = gp + (((int64_t)p->offset[k] * each) << shift);
-            vf mu = NAME(all)(w[2 * k]), s2 = NAME(all)(w[2 * k + 1]), dm = NAME(all)(0.0f), dv = dm;
-            float *sum = sums + (int64_t)(k - base) * 2 * WIDTH;
+        if (segment.to < segment.from) segment.to = segment.from;
+        const float *gp = g + (along ? 0 : ((int64_t)oh * s->pad.width + s->pad.left + ow) * g_step);
+        const int64_t xp = block * x_block + ((int64_t)ih * s->w + iw) * line;
+        for (int c = first; c < last; c++) {
+          const int32_t *rows = p->rows + ((int64_t)tile * s->inputs + c) * s->segments;
+          const int32_t from = segment.from < segment.to ? rows[segment.from] : 0;
+          const int32_t to = segment.from < segment.to ? rows[segment.to] : 0;
+          if (from == to && !(want_x && tile == 0)) continue;
+          const int64_t xo = xp + (int64_t)c * LANES;
+          vf xi[REGISTERS], xx[REGISTERS], am[REGISTERS], av[REGISTERS];
+#pragma GCC unroll 4
+          for (int j = 0; j < REGISTERS; j++) {
+            const int64_t at = xo + j / PARTS * x_step + j % PARTS * WIDTH;
+            if (j / PARTS < here) xi[j] = NAME(load)(x + at);
+            else xi[j] = NAME(all)(0.0f);
+            xx[j] = xi[j] * xi[j];
+            am[j] = av[j] = NAME(all)(0.0f);
+          }
+          for (int32_t k = from; k < to; k++) {
+            const float *at = gp + (int64_t)p->offset[k] * (LANES * each);
+            const vf mu = NAME(all)(w[2 * k]), s2 = NAME(all)(w[2 * k + 1]);
+            float *sum = base + (int64_t)k * (each * WIDTH);
+            vf dm = NAME(all)(0.0f), dv = dm;
             if (want_w) {
               dm = NAME(load)(sum);
               if (variance) dv = NAME(load)(sum + WIDTH);
             }
 #pragma GCC unroll 4
-            for (int i = 0; i < NV; i++) {
-              vf gm = NAME(load)(at + i * WIDTH);
-              if (want_x) am[i] += mu * gm;
-              if (want_w) dm += gm * xi[i];
-              if (variance) {
-                vf gv = NAME(load)(at + L + i * WIDTH);
-                if (want_x) av[i] += s2 * gv;
-                if (want_w) dv += gv * xx[i];
+            for (int q = 0; q < MEMBERS; q++)
+#pragma GCC unroll 4
+              for (int i = 0; i < PARTS; i++) {
+                const int j = q * PARTS + i;
+                vf gm = NAME(load)(at + q * g_step + i * WIDTH);
+                HOLD(gm);
+                if (want_x) am[j] += mu * gm;
+                if (want_w) dm += gm * xi[j];
+                if (variance) {
+                  vf gv = NAME(load)(at + q * g_step + LANES + i * WIDTH);
+                  HOLD(gv);
+                  if (want_x) av[j] += s2 * gv;
+                  if (want_w) dv += gv * xx[j];
+                }
               }
-            }
             if (want_w) {
               NAME(store)(sum, dm);
               if (variance) NAME(store)(sum + WIDTH, dv);
             }
           }
+          if (want_x)
+#pragma GCC unroll 4
+            for (int j = 0; j < REGISTERS; j++)
+              if (j / PARTS < here) {
+                float *at = dx + xo + j / PARTS * x_step + j % PARTS * WIDTH;
+                const vf more = am[j] + (xi[j] + xi[j]) * av[j];
+                if (tile) NAME(store)(at, NAME(load)(at) + more);
+                else NAME(store)(at, more);
+              }
         }
-        if (want_x)
-          for (int i = 0; i < NV; i++) NAME(store)(dx + xo + i * WIDTH, am[i] + (xi[i] + xi[i]) * av[i]);
       }
     }
 }
 
-static void NAME(backward)(const geometry *s, const plan *p, const float *w, const float *x, const float *g, float *dx,
-                           float *dmu, float *ds2, int variance, int want_x, int want_w) {
-  const int64_t L = (int64_t)1 << s->shift;
-  const int NV = L % (4 * WIDTH) == 0 ? 4 : 2, lanes = NV * WIDTH, parts = (int)(L / lanes);
-  int bands, *band = cut(p->rows, s->inputs, s->kh * s->kw, s->h * s->w == 1 ? p->count / 16 + 64 : 2048, &bands);
-  const int64_t slices = (int64_t)s->blocks * parts;
-  /* few bands: the batch is cut too, and partial sums are added in a fixed order, whatever the number of threads */
-  const int64_t chunks = bands >= 16 ? 1 : (slices < 8 ? slices : 8);
-  float *partial = want_w && chunks > 1 ? malloc(sizeof(float) * 2 * chunks * p->count) : NULL;
-#pragma omp parallel
-  {
-    float *sums = NULL;
-    int64_t room = 0;
-#pragma omp for schedule(dynamic, 1)
-    for (int64_t task = 0; task < bands * chunks; task++) {
-      const int64_t b = task % bands, chunk = task / bands;
-      const int first = band[b], last = band[b + 1], taps = s->kh * s->kw;
-      const int32_t k0 = p->rows[(int64_t)first * taps], k1 = p->rows[(int64_t)last * taps];
-      if (want_w) {
-        const int64_t need = (int64_t)(k1 - k0) * 2 * WIDTH;
-        if (need > room) {
-          free(sums);
-          sums = aligned_alloc(64, sizeof(float) * ((need + 15) / 16 * 16));
-          room = need;
-        }
-        if (need) memset(sums, 0, sizeof(float) * need);
-      }
-      for (int64_t slice = chunk * slices / chunks; slice < (chunk + 1) * slices / chunks; slice++) {
-#define RUN(nv, v, wx, ww) \
-  NAME(backward_task)(nv, v, wx, ww, s, p, w, x, g, dx, sums, slice / parts, (int)(slice % parts) * lanes, first, last)
-#define WANTS(nv, v) \
-  if (want_x && want_w) RUN(nv, v, 1, 1); else if (want_x) RUN(nv, v, 1, 0); else RUN(nv, v, 0, 1);
-        if (NV == 4) { if (variance) { WANTS(4, 1) } else { WANTS(4, 0) } }
-        else { if (variance) { WANTS(2, 1) } else { WANTS(2, 0) } }
+/* dx, dmu and dbias are NULL where not wanted. */
+static void NAME(backward)(const geometry *shape, const plan *p, const float *w, const float *x, const upstream *u,
+                           float *dx, float *dmu, float *ds2, float *dbias) {
+  const geometry s = *shape;
+  const int variance = u->slope != NULL, each = variance ? 2 : 1, want_x = dx != NULL, want_w = dmu != NULL;
+  const int group = s.along_blocks ? MEMBERS : 1, tiles = (s.outputs + s.tile - 1) / s.tile;
+  const int64_t units = (s.blocks + group - 1) / group, g_tile = (int64_t)s.oh * s.pad.width * s.tile * LANES * each;
+  /* a band of inputs has SUMS nonzeros of a tile, about; a strip has rows whose x and dx stay in the second cache */
+  const int64_t per_input = p->count / ((int64_t)tiles * s.inputs) + 1;
+  const int band = SUMS / per_input < 1 ? 1 : SUMS / per_input < s.inputs ? (int)(SUMS / per_input) : s.inputs;
+  const int64_t bands = (s.inputs + band - 1) / band, row = (int64_t)s.w * band * group * LANES * 8;
+  const int strip = STRIP / row < 1 ? 1 : STRIP / row < s.h ? (int)(STRIP / row) : s.h;
+  /* parts of the batch, whose sums are added in a fixed order whatever the number of threads; where they are few, threads
+   * share one, each with some of the bands */
+  const int64_t chunks = units < 8 ? units : 8, want = (8 + chunks - 1) / chunks, shares = want < bands ? want : bands;
+  const int64_t numbers = each * p->count;
+  float *partial = want_w ? scratch(2, chunks * numbers) : NULL;
+  float *bias = dbias ? calloc((size_t)(chunks * s.outputs * LANES), sizeof(float)) : NULL;
+  if (want_w) memset(partial, 0, sizeof(float) * chunks * numbers);
+#pragma omp parallel for schedule(dynamic, 1)
+  for (int64_t task = 0; task < chunks * shares; task++) {
+    const int64_t chunk = task / shares, share = task % shares;
+    for (int64_t unit = chunk * units / chunks; unit < (chunk + 1) * units / chunks; unit++) {
+      const int64_t block = unit * group;
+      const int members = s.blocks - block < group ? (int)(s.blocks - block) : group;
+      float *pairs = scratch(0, tiles * g_tile);
+      NAME(pair)(&s, u, block, members, pairs, share || !bias ? NULL : bias + chunk * s.outputs * LANES);
+      if (!want_x && !want_w) continue;
+      for (int ih = 0; ih < s.h; ih += strip)
+        for (int64_t b = share * bands / shares; b < (share + 1) * bands / shares; b++)
+          for (int tile = 0; tile < tiles; tile++) {
+            const int first = (int)b * band, last = first + band < s.inputs ? first + band : s.inputs;
+            const int32_t *rows = p->rows + (int64_t)tile * s.inputs * s.segments;
+            const int32_t k0 = rows[(int64_t)first * s.segments], k1 = rows[(int64_t)last * s.segments];
+            const int64_t vectors = (int64_t)(k1 - k0) * each, room = (vectors + WIDTH - 1) / WIDTH * WIDTH * WIDTH;
+            float *sums = want_w ? scratch(1, room) : NULL;
+            if (want_w) memset(sums, 0, sizeof(float) * room);
+#define RUN(v, wx, ww) \
+  NAME(backward_tile)(v, wx, ww, &s, p, w, x, pairs + tile * g_tile, dx, sums, k0, block, members, tile, first, last, ih, \
+                      ih + strip < s.h ? ih + strip : s.h)
+#define WANTS(v) \
+  if (want_x && want_w) RUN(v, 1, 1); else if (want_x) RUN(v, 1, 0); else RUN(v, 0, 1);
+            if (variance) { WANTS(1) } else { WANTS(0) }
 #undef WANTS
 #undef RUN
-      }
-      if (want_w) {
-        float *m = partial ? partial + 2 * chunk * p->count : NULL;
-        for (int32_t k = k0; k < k1; k++) {
-          const float a = NAME(total)(NAME(load)(sums + (int64_t)(k - k0) * 2 * WIDTH));
-          const float c = variance ? NAME(total)(NAME(load)(sums + (int64_t)(k - k0) * 2 * WIDTH + WIDTH)) : 0.0f;
-          if (partial) { m[2 * k] = a; m[2 * k + 1] = c; }
-          else { dmu[p->slot[k]] = a; if (variance) ds2[p->slot[k]] = c; }
-        }
-      }
+            float *to = partial + chunk * numbers + (int64_t)k0 * each;
+            for (int64_t v = 0; want_w && v < vectors; v += WIDTH) {
+              const vf found = NAME(sums_of)(sums + v * WIDTH);
+              if (v + WIDTH <= vectors) NAME(store)(to + v, NAME(load)(to + v) + found);
+              else for (int64_t i = v; i < vectors; i++) to[i] += found[i - v];
+            }
+          }
     }
-    free(sums);
   }
-  if (partial) {
+  if (want_w) {
 #pragma omp parallel for schedule(static)
     for (int64_t k = 0; k < p->count; k++) {
       float a = 0, c = 0;
       for (int64_t chunk = 0; chunk < chunks; chunk++) {
-        a += partial[2 * (chunk * p->count + k)];
-        c += partial[2 * (chunk * p->count + k) + 1];
+        a += partial[chunk * numbers + each * k];
+        if (variance) c += partial[chunk * numbers + 2 * k + 1];
       }
       dmu[p->slot[k]] = a;
       if (variance) ds2[p->slot[k]] = c;
     }
-    free(partial);
   }
-  free(band);
+  if (dbias)
+    for (int64_t o = 0; o < s.outputs; o++) {
+      dbias[o] = 0;
+      for (int64_t chunk = 0; chunk < chunks; chunk++)
+        for (int i = 0; i < LANES; i++) dbias[o] += bias[(chunk * s.outputs + o) * LANES + i];
+    }
+  free(bias);
 }
 
+#undef PARTS
+#undef MEMBERS
+#undef EACH_RANGE
+#undef REGISTERS
+#undef INLINE

@@ -10,17 +10,51 @@ typedef int32_t NAME(vi) __attribute__((vector_size(4 * WIDTH), aligned(4), may_
 
 static inline vf NAME(load)(const float *p) { return *(const vf *)p; }
 static inline void NAME(store)(float *p, vf v) { *(vf *)p = v; }
-static inline vf NAME(all)(float a) { return (vf){0} + a; }
-static inline vf NAME(root)(vf v) {
-  for (int i = 0; i < WIDTH; i++) v[i] = __builtin_sqrtf(v[i]);
+static inline vf NAME(all)(float a) { return a - (vf){0}; } /* not + 0, which would turn -0 into 0 */
+static inline vf NAME(pick)(vi yes, vf a, vf b) { return (vf)(((vi)a & yes) | ((vi)b & ~yes)); }
+static inline vf NAME(where)(vi yes, vf a) { return (vf)((vi)a & yes); }
+static inline vf NAME(unless)(vi no, vf a) { return (vf)((vi)a & ~no); }
+static inline vf NAME(rectified)(vf a) { return NAME(unless)(a <= 0.0f, a); } /* NaN stays, as in torch */
+
+/* v in the lanes before `valid`, zero behind; `at` is the first lane of v. */
+static inline vf NAME(lanes_of)(vf v, int64_t at, int64_t valid) {
+  if (at + WIDTH <= valid) return v;
+  for (int i = 0; i < WIDTH; i++)
+    if (at + i >= valid) v[i] = 0.0f;
   return v;
 }
-static inline float NAME(total)(vf v) {
-  float sum = 0;
-  for (int i = 0; i < WIDTH; i++) sum += v[i];
-  return sum;
+
+/* 1 / sqrt(v) to the last bits for normal numbers, finite for zero: a guess and Newton steps, a third of the time that a
+ * division and a root take. The guess is the machine's where it has 14 bits, else from the exponent. */
+static inline vf NAME(inverse_root)(vf v) {
+  vf half = v * 0.5f;
+#ifdef GUESS
+  vf r = GUESS(NAME(pick)(v > 0x1p-126f, v, NAME(all)(0x1p-126f)));
+  return r * (1.5f - half * r * r);
+#else
+  vf r = (vf)(0x5f375a86 - ((vi)v >> 1));
+  r *= 1.5f - half * r * r;
+  r *= 1.5f - half * r * r;
+  r *= 1.5f - half * r * r;
+  return r;
+#endif
 }
-static inline vf NAME(pick)(vi yes, vf a, vf b) { return (vf)(((vi)a & yes) | ((vi)b & ~yes)); }
+
+/* WIDTH vectors side by side to the vector of their sums, by halves. */
+static inline vf NAME(sums_of)(const float *vectors) {
+  vf v[WIDTH];
+  for (int i = 0; i < WIDTH; i++) v[i] = NAME(load)(vectors + i * WIDTH);
+#pragma GCC unroll 4
+  for (int s = 1; s < WIDTH; s *= 2) {
+    vi from = {0};
+#pragma GCC unroll 16
+    for (int i = 0; i < WIDTH; i++) from[i] = i / (2 * s) * (2 * s) + i % s + (i % (2 * s) < s ? 0 : WIDTH);
+#pragma GCC unroll 16
+    for (int i = 0; i < WIDTH / (2 * s); i++)
+      v[i] = __builtin_shuffle(v[2 * i], v[2 * i + 1], from) + __builtin_shuffle(v[2 * i], v[2 * i + 1], from + s);
+  }
+  return v[0];
+}
 
 /* Normal numbers: xoshiro128++ (Blackman and Vigna) in every lane, then Box-Muller with polynomials (Cephes). */
 
@@ -53,7 +87,9 @@ static inline void NAME(normals)(NAME(rng) *g, vf *first, vf *second) {
   p = p * f + 1.4249322787e-1f; p = p * f - 1.6668057665e-1f; p = p * f + 2.0000714765e-1f;
   p = p * f - 2.4999993993e-1f; p = p * f + 3.3333331174e-1f;
   vf log_u = p * f * f2 + (f - 0.5f * f2) + __builtin_convertvector(e, vf) * 0.69314718056f;
-  vf square = log_u * -2.0f, radius = NAME(root)(NAME(pick)(square > 0.0f, square, NAME(all)(0.0f)));
+  vf square = log_u * -2.0f;
+  square = NAME(where)(square > 0.0f, square);
+  vf radius = square * NAME(inverse_root)(square);
   /* an angle in [-pi/4, pi/4) from r2; quadrant and signs from bits of r1 that u did not use */
   vf t = __builtin_convertvector((vi)r2, vf) * 3.6572952e-10f, t2 = t * t;
   vf sine = ((t2 * -1.9515295891e-4f + 8.3321608736e-3f) * t2 - 1.6666654611e-1f) * t2 * t + t;
@@ -63,19 +99,3 @@ static inline void NAME(normals)(NAME(rng) *g, vf *first, vf *second) {
   *first = radius * (vf)((vu)a ^ ((r1 << 30) & 0x80000000u));
   *second = radius * (vf)((vu)b ^ ((r1 << 29) & 0x80000000u));
 }
-
-static void NAME(fill)(float *out, int64_t n, uint64_t seed) {
-  const int64_t piece = 4096;
-#pragma omp parallel for schedule(static)
-  for (int64_t c = 0; c < (n + piece - 1) / piece; c++) {
-    NAME(rng) g = NAME(seeded)(seed, (uint64_t)c);
-    int64_t end = (c + 1) * piece < n ? (c + 1) * piece : n;
-    for (int64_t i = c * piece; i < end; i += 2 * WIDTH) {
-      vf pair[2];
-      NAME(normals)(&g, &pair[0], &pair[1]);
-      int64_t left = end - i < 2 * WIDTH ? end - i : 2 * WIDTH;
-      memcpy(out + i, pair, 4 * left);
-    }
-  }
-}
-
