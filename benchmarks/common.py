@@ -60,7 +60,7 @@ def result(benchmark: str, ratios: Mapping[str, float], raw: Mapping[str, Any], 
     """The shape that all benchmarks print and write."""
     return {
         "benchmark": benchmark,
-        "command": " ".join(["python", f"benchmarks/{benchmark}.py", *sys.argv[1:]]),
+        "command": " ".join(["python", f"benchmarks/{benchmark}.py", *_without_output(sys.argv[1:])]),
         "threads": torch.get_num_threads(),
         "settings": {
             "torch": str(torch.__version__),
@@ -95,6 +95,14 @@ def publish(data: dict[str, Any], options: argparse.Namespace, title: str, rows:
     Console().print(table)
     if path is not None:
         print(f"written to {path}")
+
+
+def _without_output(arguments: list[str]) -> list[str]:
+    """Where a result was written says nothing about it."""
+    if "--output" not in arguments:
+        return arguments
+    at = arguments.index("--output")
+    return arguments[:at] + arguments[at + 2 :]
 
 
 def _rounded(value: Any) -> Any:
