@@ -12,7 +12,7 @@ import leanbayes as lb
 from leanbayes.recipes import variance, variance_accuracy, variance_zero_mean
 from leanbayes.recipes.base import Jobs, recipes, reproduce
 from leanbayes.recipes.table import result_table
-from leanbayes.recipes.variance import Run, linear_decay, optimizer, shifted_and_mirrored
+from leanbayes.recipes.workload import Run, linear_decay, optimizer, shifted_and_mirrored
 
 NAMES = ["variance-accuracy", "variance-parameterisations", "variance-zero-mean", "variance-prior"]
 

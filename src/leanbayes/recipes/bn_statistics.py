@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from . import variance
+from . import workload
 from .base import Jobs, Metrics, Row, recipe
 from .nested import SETTINGS, Setting, at_width, network, piece_key, quality
 
@@ -40,7 +40,7 @@ def measured(jobs: Jobs, setting: Setting, seed: int, width: float, images: int 
     """Quality with statistics from so many images; 0 leaves them as they are."""
     import leanbayes as lb
 
-    data, model = variance.load(setting.run), network(jobs, setting, "BN3", seed)
+    data, model = workload.load(setting.run), network(jobs, setting, "BN3", seed)
     if images == 0:
         lb.set_width_(model, width)
     else:

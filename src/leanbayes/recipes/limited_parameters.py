@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
-from . import variance
+from . import workload
 from .base import Jobs, Metrics, Row, recipe
 from .nested import SETTINGS, Setting, at_width, network, piece_key, quality, share_of_weights
 
@@ -54,7 +54,7 @@ def measured(jobs: Jobs, setting: Setting, name: str, kind: str, seed: int) -> M
     """Quality, and how many of the weights it takes."""
     import leanbayes as lb
 
-    data, model = variance.load(setting.run), network(jobs, setting, kind, seed)
+    data, model = workload.load(setting.run), network(jobs, setting, kind, seed)
     if name == "SVB":
         report = lb.prune_(model, by="log_alpha")
         lb.recalibrate_(model, data.train, data=setting.clean)

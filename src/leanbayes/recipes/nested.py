@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING, Any
 
 from ..methods import Nested, NestedDropout, VariationalDropout
 from ..methods.nested import PAPER
-from . import variance
+from . import workload
 from .base import Jobs, Metrics
-from .variance import Run
+from .workload import Run
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -134,7 +134,7 @@ def fresh(setting: Setting, seed: int, width: float = 1.0) -> nn.Module:
     import leanbayes as lb
 
     torch.manual_seed(seed)
-    model = variance.network(setting.run, variance.load(setting.run))
+    model = workload.network(setting.run, workload.load(setting.run))
     if width == 1 and setting.keep == 1:
         return model
     lb.bayesianize_(model, setting.methods("FN3"))  # type: ignore[arg-type]
@@ -151,14 +151,14 @@ def train(setting: Setting, kind: str, seed: int, width: float = 1.0) -> nn.Modu
     """Fit it to the training data."""
     import leanbayes as lb
 
-    run, data = setting.run, variance.load(setting.run)
+    run, data = setting.run, workload.load(setting.run)
     nested = kind in ("BN3", "FN3")
     model = fresh(replace(setting, keep=1.0) if nested else setting, seed, width)
     lb.bayesianize_(model, setting.methods(kind))  # type: ignore[arg-type]
     chosen, schedule, epochs = _optimiser(setting, kind, model)
     lb.fit(
         model,
-        variance.training_data(run, data),
+        workload.training_data(run, data),
         epochs=epochs,
         optimizer=chosen,
         scheduler=schedule,
@@ -180,7 +180,7 @@ def _optimiser(setting: Setting, kind: str, model: nn.Module) -> tuple[Any, Any,
 
     run = setting.run
     if not setting.natural:
-        return variance.optimizer(model, run), partial(variance.linear_decay, epochs=run.epochs), run.epochs
+        return workload.optimizer(model, run), partial(workload.linear_decay, epochs=run.epochs), run.epochs
     kinds = torch.optim.SGD if kind == "FN3" else NaturalGradientSGD
     nested = kind in ("BN3", "FN3")
     every, by, epochs = (run.epochs // 4, 0.1, run.epochs) if nested else (run.epochs // 15, 0.3, run.epochs * 2 // 5)
@@ -220,7 +220,7 @@ def quality(setting: Setting, model: nn.Module, data: DataSet, seed: int, **opti
     from ..evaluate.metrics.ood import aupr, auroc
     from ..predict import predict
 
-    options = {"chunk": variance.ROWS * setting.samples, **options}
+    options = {"chunk": workload.ROWS * setting.samples, **options}
     if not options.get("mean_only"):
         options |= {"samples": setting.samples, "seed": seed}
     inputs, targets = data.test.tensors

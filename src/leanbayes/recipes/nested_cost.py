@@ -17,7 +17,7 @@ from functools import partial
 from typing import Any
 
 from ..methods import NestedDropout
-from . import variance
+from . import workload
 from .base import Jobs, Metrics, Row, recipe
 from .nested import SETTINGS, Setting, fresh
 from .timing import in_turns, times_as_long
@@ -78,10 +78,10 @@ def _step(setting: Setting, model: Any) -> Callable[[], None]:
     """A whole training step."""
     import leanbayes as lb
 
-    data = variance.load(setting.run)
+    data = workload.load(setting.run)
     x, y = (part[: setting.run.batch_size] for part in data.train.tensors)
     elbo = lb.ELBO("classification", num_data=len(data.train))
-    chosen = variance.optimizer(model, setting.run)
+    chosen = workload.optimizer(model, setting.run)
 
     def step() -> None:
         model.train()
@@ -96,7 +96,7 @@ def _prediction(setting: Setting, model: Any, name: str) -> Callable[[], None]:
     """A prediction at full width."""
     import leanbayes as lb
 
-    inputs = variance.load(setting.run).test.tensors[0][:IMAGES]
+    inputs = workload.load(setting.run).test.tensors[0][:IMAGES]
     options: dict[str, Any] = {"mean_only": True} if name == "DT-BN3" else {"samples": setting.samples}
 
     def ask() -> None:

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from . import variance
+from . import workload
 from .base import Jobs, Metrics, Row, recipe
 from .nested import SETTINGS, Setting, at_width, held_out, network, piece_key, quality
 
@@ -65,7 +65,7 @@ def _piece(jobs: Jobs, setting: Setting, name: str, kind: str, seed: int, width:
 def _measured(jobs: Jobs, setting: Setting, name: str, kind: str, seed: int, width: float) -> Metrics:
     import leanbayes as lb
 
-    data = variance.load(setting.run)
+    data = workload.load(setting.run)
     if kind == "IBNN":
         return quality(setting, network(jobs, setting, kind, seed, width), data, seed)
     means = name == "DT-BN3"

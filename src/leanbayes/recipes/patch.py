@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from . import variance
+from . import workload
 from .base import Jobs, Metrics
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ BINS: dict[str, Any] = {"bins": 20, "min_count": 6}  # appendix D.2
 
 
 @dataclass(frozen=True)
-class Run(variance.Run):
-    """One training run; see `recipes.variance.Run` for the other fields.
+class Run(workload.Run):
+    """One training run; see `recipes.workload.Run` for the other fields.
 
     method: one of METHODS. rate: of dropout. limit: training images, of which a tenth become validation data.
     penalty: the L2 penalty, times the batch size.
@@ -95,7 +95,7 @@ def load(run: Run) -> DataSet:
     """The data up to the run's limits; the last tenth of the training images are for validation."""
     from torch.utils.data import TensorDataset
 
-    whole = variance.load(run)
+    whole = workload.load(run)
     tensors = whole.train.tensors
     count = len(tensors[0]) - len(tensors[0]) // 10
     parts = {"train": TensorDataset(*(t[:count] for t in tensors)), "val": TensorDataset(*(t[count:] for t in tensors))}
@@ -122,12 +122,12 @@ def trained(run: Run, seed: int, data: DataSet) -> nn.Module:
     import leanbayes as lb
 
     torch.manual_seed(seed)
-    model = variance.network(run, data)
+    model = workload.network(run, data)
     if (found := rules(run, model)) is not None:
         lb.bayesianize_(model, found)
     decay = 2 * run.penalty / run.batch_size  # the slope of lambda |w|^2
     adam = torch.optim.Adam(model.parameters(), lr=run.lr, weight_decay=decay)
-    examples = variance.training_data(run, data)
+    examples = workload.training_data(run, data)
     lb.fit(
         model, examples, task="classification", epochs=run.epochs, optimizer=adam, batch_size=run.batch_size,
         seed=seed, progress=False,
@@ -140,7 +140,7 @@ def network_of(jobs: Jobs, run: Run, seed: int, data: DataSet) -> nn.Module:
     rate = f" {run.rate:g}" if run.rate else ""
     return jobs.network(
         run.key(seed),
-        fresh=partial(variance.network, run, data),
+        fresh=partial(workload.network, run, data),
         train=partial(trained, run, seed, data),
         label=f"  training {run.model}, {run.method}{rate}, seed {seed}",
     )
@@ -170,7 +170,7 @@ def probabilities(model: nn.Module, inputs: Tensor, samples: int, seed: int) -> 
     """Class probabilities (N, C), averaged over samples."""
     from ..predict import predict
 
-    options: dict[str, Any] = {"samples": samples, "seed": seed, "chunk": variance.ROWS * samples}
+    options: dict[str, Any] = {"samples": samples, "seed": seed, "chunk": workload.ROWS * samples}
     return predict(model, inputs, task="classification", **options).probs
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from .base import Jobs, Metrics, Row, recipe
 from .patch import BINS, Setting, chosen, digits, key, load, probabilities, published, pyramid, resnet, scores
-from .variance import network
+from .workload import network
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

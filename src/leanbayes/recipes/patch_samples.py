@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from . import variance
+from . import workload
 from .base import Jobs, Metrics, Row, recipe
 from .patch import Setting, chosen, digits, key, load, published, resnet, scores
 from .patch_calibration import top
@@ -133,8 +133,8 @@ def prefixes(model: nn.Module, inputs: Tensor, sizes: tuple[int, ...], seed: int
     from ..predict import predict
 
     parts: dict[int, list[Tensor]] = {size: [] for size in sizes}
-    for block in inputs.split(variance.ROWS):
-        options: dict[str, Any] = {"samples": max(sizes), "seed": seed, "chunk": variance.ROWS * 20}
+    for block in inputs.split(workload.ROWS):
+        options: dict[str, Any] = {"samples": max(sizes), "seed": seed, "chunk": workload.ROWS * 20}
         said = predict(model, block, task="classification", keep_samples=True, **options).samples
         for size in sizes:
             parts[size].append(said[: min(size, len(said))].mean(0))

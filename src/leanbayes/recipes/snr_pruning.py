@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from . import variance
+from . import workload
 from .base import Jobs, Metrics, Row, recipe
 from .nested import SETTINGS, Setting, at_width, network, piece_key, quality, share_of_weights
 
@@ -63,7 +63,7 @@ def measured(jobs: Jobs, setting: Setting, kind: str, seed: int, removed: float)
     """A network without so many of its weights."""
     import leanbayes as lb
 
-    data, model = variance.load(setting.run), network(jobs, setting, kind, seed)
+    data, model = workload.load(setting.run), network(jobs, setting, kind, seed)
     if kind == "BN3":
         width, left = nearest_width(model, 1 - removed)
         found = at_width(setting, model, data, width)

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from .._version import __version__
 from ..methods import MeanField, Method, Rigl, SparseSubspace, StructuredPruning, VariationalDropout
 from ..priors import Normal
-from . import variance
+from . import workload
 from .base import Jobs, Metrics
 
 if TYPE_CHECKING:
@@ -38,8 +38,8 @@ SCALES = (".rho", ".scale.loc", ".scale.log_std")  # parameters that set the noi
 
 
 @dataclass(frozen=True)
-class Run(variance.Run):
-    """One training run; see `recipes.variance.Run` for the other fields.
+class Run(workload.Run):
+    """One training run; see `recipes.workload.Run` for the other fields.
 
     methods: what which layers are given; None leaves one alone. warmup: the share of training over which kl_weight
     rises. adam: instead of SGD, for variational dropout and structured pruning, whose scales have a long way to go;
@@ -181,13 +181,13 @@ def trained(run: Run, seed: int, **options: Any) -> tuple[nn.Module, DataSet, Hi
 
     import leanbayes as lb
 
-    data = variance.load(run)
+    data = workload.load(run)
     torch.manual_seed(seed)
-    model = variance.network(run, data)
+    model = workload.network(run, data)
     convert_(model, run)
     history = lb.fit(
         model,
-        variance.training_data(run, data),
+        workload.training_data(run, data),
         epochs=run.epochs,
         optimizer=optimizer(model, run),
         scheduler=lambda chosen: torch.optim.lr_scheduler.CosineAnnealingLR(chosen, run.epochs),
@@ -254,8 +254,8 @@ def network(jobs: Jobs, run: Run, seed: int, **options: Any) -> tuple[nn.Module,
     if path is None:
         return trained(run, seed, **options)[:2]
     if path.exists() and not options:
-        data = variance.load(run)
-        model = variance.network(run, data)
+        data = workload.load(run)
+        model = workload.network(run, data)
         convert_(model, run)
         return lb.load(path, into=model), data
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -302,7 +302,7 @@ def quality(model: nn.Module, data: DataSet, samples: int, seed: int) -> Metrics
     from ..predict import predict
 
     inputs, targets = data.test.tensors
-    options: dict[str, Any] = {"samples": samples, "seed": seed, "chunk": variance.ROWS * samples}
+    options: dict[str, Any] = {"samples": samples, "seed": seed, "chunk": workload.ROWS * samples}
     return scores(predict(model, inputs, task="classification", **options).probs, targets)
 
 
@@ -323,11 +323,11 @@ def size(model: nn.Module, data: DataSet, run: Run) -> Metrics:
     from ..cost import cost
 
     example = data.test.tensors[0][:1]
-    own, plain = cost(model, example), cost(variance.network(run, data), example)
+    own, plain = cost(model, example), cost(workload.network(run, data), example)
     count = len(data.train)
     return {
         "parameters": own.active_parameters,
-        "density": weights_in_use(model) / weights_in_all(variance.network(run, data)),
+        "density": weights_in_use(model) / weights_in_all(workload.network(run, data)),
         "training FLOPs": own.training_flops(count, run.epochs),
         "x dense VI": own.training_flops() / (2 * plain.training_flops()),
     }

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from . import variance
+from . import workload
 from .base import Jobs, Metrics, Row, recipe
 from .sparse import Setting, digits, done, lenet, published, resnet, scores
 
@@ -79,7 +79,7 @@ def measured(model: nn.Module, data: DataSet, sweep: Sweep, seed: int) -> Metric
     pixels = Pixels(tuple(data.mean.tolist()), tuple(data.std.tolist()))
     config = Corruptions(names=sweep.names, severities=sweep.severities, limit=sweep.limit)
     samples = sweep.setting.samples
-    options: dict[str, Any] = {"samples": samples, "seed": seed, "chunk": variance.ROWS * samples}
+    options: dict[str, Any] = {"samples": samples, "seed": seed, "chunk": workload.ROWS * samples}
 
     def asked(x: Any, y: Any) -> Metrics:
         return scores(predict(model, x, task="classification", **options).probs, y)

@@ -96,11 +96,11 @@ def _stepper(run: Run, batch: int) -> tuple[Callable[[], None], Any, Any, Any]:
 
     import leanbayes as lb
 
-    from . import variance
+    from . import workload
 
-    data = variance.load(run)
+    data = workload.load(run)
     torch.manual_seed(0)
-    model = variance.network(run, data).train()
+    model = workload.network(run, data).train()
     convert_(model, run)
     chosen = optimizer(model, run)
     x, y = (part[:batch] for part in data.train.tensors)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from . import variance
+from . import workload
 from .base import Jobs, Metrics, Row, recipe
 from .sparse import Setting, digits, done, lenet, published, quality, resnet
 
@@ -97,5 +97,5 @@ def entropy(model: nn.Module, inputs: Tensor, samples: int, seed: int) -> Tensor
     """Of the predictive, (N,)."""
     from ..predict import predict
 
-    options: dict[str, Any] = {"samples": samples, "seed": seed, "chunk": variance.ROWS * samples}
+    options: dict[str, Any] = {"samples": samples, "seed": seed, "chunk": workload.ROWS * samples}
     return predict(model, inputs, task="classification", **options).entropy

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..methods import Dropout, Method, Variance
 from .base import Jobs, Metrics, Row, recipe
-from .variance import Run, done, log_alphas, procedures, recalibrated_accuracy, swapped_accuracy
+from .variance import done, log_alphas, procedures, recalibrated_accuracy, swapped_accuracy
+from .workload import Run
 
 if TYPE_CHECKING:
     from torch import nn

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..methods import Dropout, Ensemble, Method, Variance
 from .base import Jobs, Metrics, Row, recipe
-from .variance import Run, trained
+from .variance import trained
+from .workload import Run
 
 if TYPE_CHECKING:
     from torch import nn

@@ -23,7 +23,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..methods import Variance
 from .base import Jobs, Metrics, Row, recipe
-from .variance import Run, accuracy, done, linear_decay, procedures, swapped_accuracy, trained
+from .variance import accuracy, done, procedures, swapped_accuracy, trained
+from .workload import Run, linear_decay
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 from ..methods import Variance
 from .base import Jobs, Metrics, Row, recipe
-from .variance import Run, accuracy, trained
+from .variance import accuracy, trained
+from .workload import Run
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

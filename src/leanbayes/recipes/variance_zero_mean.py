@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 
 from ..methods import Variance
 from .base import Jobs, Row, recipe
-from .variance import Run, done, procedures
+from .variance import done, procedures
 from .variance_accuracy import DENSE, lenet, small, vgg
+from .workload import Run
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
