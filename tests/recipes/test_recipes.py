@@ -133,7 +133,7 @@ def test_a_network_is_trained_once_for_all_recipes_that_ask_for_it(tmp_path, kep
     def plain():
         return nn.Sequential(nn.Linear(3, 2))
 
-    def train():
+    def train(**options):
         trained.append(True)
         model = plain()
         lb.bayesianize_(model, lb.MeanField())

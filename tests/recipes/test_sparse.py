@@ -63,7 +63,7 @@ def test_no_network_is_trained_twice(once, monkeypatch):
     assert now["dense VI"] == was["dense VI"]
     assert now["sparse subspace"] == was["sparse subspace, 10 %"]
     assert now["RigL"] == was["RigL, 10 %"]
-    assert not list(once.folder.glob("sparse-networks/*.checkpoint"))
+    assert not list(once.folder.glob("networks/*.checkpoint"))
 
 
 def test_an_interrupted_training_goes_on(tmp_path, monkeypatch):
@@ -82,10 +82,10 @@ def test_an_interrupted_training_goes_on(tmp_path, monkeypatch):
 
     with pytest.raises(KeyboardInterrupt):
         network(before_step=stop)
-    assert [path.suffix for path in tmp_path.glob("sparse-networks/*")] == [".checkpoint"]
+    assert [path.suffix for path in tmp_path.glob("networks/*")] == [".checkpoint"]
     resumed = network(before_step=lambda state: None).state_dict()
     assert all(torch.equal(tensor, whole[name]) for name, tensor in resumed.items())
-    assert [path.suffix for path in tmp_path.glob("sparse-networks/*")] == [".safetensors"]
+    assert [path.suffix for path in tmp_path.glob("networks/*")] == [".safetensors"]
 
 
 class Hooks(SimpleNamespace):

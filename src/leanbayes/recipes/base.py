@@ -98,27 +98,39 @@ class Jobs:
         return dict(piece["metrics"])
 
     def network(
-        self, key: Mapping[str, Any], fresh: Callable[[], nn.Module], train: Callable[[], nn.Module], label: str = ""
+        self,
+        key: Mapping[str, Any],
+        fresh: Callable[[], nn.Module],
+        train: Callable[..., nn.Module],
+        label: str = "",
+        *,
+        anew: bool = False,
     ) -> nn.Module:
         """A copy of the trained network that ``key`` describes completely, trained once for all pieces that ask for it.
 
-        fresh: the plain network, which a file is read into. The file is kept in networks/ beside the folder of this
-        recipe, so that recipes share it; without a folder the network is kept in memory.
+        fresh: the plain network, which a file is read into. train: is given options of `fit`, a checkpoint to go on
+        from, so that an interrupted training continues. anew: train it from the start in any case, for callbacks
+        that have to see it all.
+
+        The file is kept in networks/ beside the folder of this recipe, so that recipes share it; without a folder the
+        network is kept in memory.
         """
         from ..artifacts import load, save
 
         text, digest = _told(key)
         path = None if self.folder is None else self.folder.parent / "networks" / f"{digest}.safetensors"
-        if path is not None and path.exists():
+        if path is not None and path.exists() and not anew:
             return load(path, into=fresh())
-        if digest not in self._networks:
+        if digest not in self._networks or anew:
             self.tell(label or ", ".join(str(value) for value in key.values()))
-            network = train()
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
+                halfway = path.with_suffix(".checkpoint")
+                network = train() if anew else train(checkpoint=halfway, resume=True)
                 save(network, path, metadata={"key": json.loads(text)})
+                halfway.unlink(missing_ok=True)
                 return network
-            self._networks[digest] = network
+            self._networks[digest] = train()
         return copy.deepcopy(self._networks[digest])
 
 

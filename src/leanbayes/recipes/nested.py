@@ -147,8 +147,8 @@ def fresh(setting: Setting, seed: int, width: float = 1.0) -> nn.Module:
     return small
 
 
-def train(setting: Setting, kind: str, seed: int, width: float = 1.0) -> nn.Module:
-    """Fit it to the training data."""
+def train(setting: Setting, kind: str, seed: int, width: float = 1.0, **options: Any) -> nn.Module:
+    """Fit it to the training data; further options go to `fit`."""
     import leanbayes as lb
 
     run, data = setting.run, workload.load(setting.run)
@@ -165,7 +165,7 @@ def train(setting: Setting, kind: str, seed: int, width: float = 1.0) -> nn.Modu
         batch_size=run.batch_size,
         kl_weight=setting.kl_weight,
         seed=seed,
-        progress=False,
+        **{"progress": False, **options},
     )
     if nested and setting.keep < 1:
         lb.truncate_(model, setting.keep)

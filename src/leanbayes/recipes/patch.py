@@ -115,8 +115,8 @@ def rules(run: Run, model: nn.Module) -> Any:
     return norms_and_output(model, patch) if run.method.endswith("(BN+out)") else norms(patch)
 
 
-def trained(run: Run, seed: int, data: DataSet) -> nn.Module:
-    """A network trained as a run says."""
+def trained(run: Run, seed: int, data: DataSet, **options: Any) -> nn.Module:
+    """A network trained as a run says; further options go to `fit`."""
     import torch
 
     import leanbayes as lb
@@ -130,7 +130,7 @@ def trained(run: Run, seed: int, data: DataSet) -> nn.Module:
     examples = workload.training_data(run, data)
     lb.fit(
         model, examples, task="classification", epochs=run.epochs, optimizer=adam, batch_size=run.batch_size,
-        seed=seed, progress=False,
+        seed=seed, **{"progress": False, **options},
     )  # fmt: skip
     return model
 

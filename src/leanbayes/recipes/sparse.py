@@ -12,16 +12,12 @@ the data shrink. What their paper calls ECE is `classwise_l2`; `ece` is Guo's, w
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .._version import __version__
 from ..methods import MeanField, Method, Rigl, SparseSubspace, StructuredPruning, VariationalDropout
 from ..priors import Normal
 from . import workload
@@ -243,36 +239,14 @@ def optimizer(model: nn.Module, run: Run) -> Optimizer:
 
 
 def network(jobs: Jobs, run: Run, seed: int, **options: Any) -> tuple[nn.Module, DataSet]:
-    """The network of a run, trained now, or read back from where another recipe has left it; options go to `fit`.
+    """The network of a run and its data; shared with all recipes, unless there are options for `fit`: callbacks."""
+    data = workload.load(run)
 
-    Networks stand in a folder of their own beside the one for finished pieces, which all sparse recipes under the same
-    --resume share: none is trained twice. An interrupted training goes on with the epoch that was not finished.
-    """
-    import leanbayes as lb
+    def train(**kept: Any) -> nn.Module:
+        return trained(run, seed, **options, **kept)[0]
 
-    path = _path(jobs, run, seed)
-    if path is None:
-        return trained(run, seed, **options)[:2]
-    if path.exists() and not options:
-        data = workload.load(run)
-        model = workload.network(run, data)
-        convert_(model, run)
-        return lb.load(path, into=model), data
-    path.parent.mkdir(parents=True, exist_ok=True)
-    halfway = path.with_suffix(".checkpoint")
-    again = {"checkpoint": halfway, "resume": True} if not options else {}  # a callback that watches must see it all
-    model, data, _ = trained(run, seed, **options, **again)
-    lb.save(model, path)
-    halfway.unlink(missing_ok=True)
-    return model, data
-
-
-def _path(jobs: Jobs, run: Run, seed: int) -> Path | None:
-    """Named by all that the network depends on; None where nothing is kept."""
-    if jobs.folder is None:
-        return None
-    text = json.dumps({"version": __version__, **run.key(seed)}, sort_keys=True, default=str)
-    return jobs.folder.parent / "sparse-networks" / f"{hashlib.sha256(text.encode()).hexdigest()[:16]}.safetensors"
+    label = f"training {run.model} on {run.data}, seed {seed}"
+    return jobs.network(run.key(seed), partial(workload.network, run, data), train, label, anew=bool(options)), data
 
 
 def done(
