@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import glob
 import os
 import secrets
 from pathlib import Path
@@ -30,7 +31,7 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> Path:
         )
     if target.is_dir():
         raise ArtifactError(f"expected the path of a file, received the directory {str(target)!r}; add a file name")
-    temporary = target.parent / f".{target.name[:100]}.{secrets.token_hex(4)}.tmp"
+    temporary = target.parent / f"{_stem(target)}.{secrets.token_hex(4)}.tmp"
     try:
         with open(temporary, "xb") as file:  # not mkstemp: its 0o600 surprises whoever shares a folder
             file.write(data)
@@ -58,6 +59,26 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
     leanbayes.errors.ArtifactError: expected an existing directory for 'report.html', received ...
     """
     return write_bytes(path, text.encode("utf-8"))
+
+
+def remove_leftovers(path: str | os.PathLike[str]) -> None:
+    """Remove the temporary files that killed writers left beside a file; for whoever is its only writer.
+
+    >>> import tempfile, pathlib
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     _ = (pathlib.Path(folder) / ".run.jsonl.0a1b2c3d.tmp").write_text("half a li")
+    ...     remove_leftovers(pathlib.Path(folder) / "run.jsonl")
+    ...     list(pathlib.Path(folder).iterdir())
+    []
+    """
+    target = Path(os.path.realpath(path))
+    for leftover in target.parent.glob(f"{glob.escape(_stem(target))}.*.tmp"):
+        with contextlib.suppress(OSError):
+            leftover.unlink()
+
+
+def _stem(target: Path) -> str:
+    return f".{target.name[:100]}"
 
 
 def _sync_directory(directory: Path) -> None:

@@ -122,3 +122,13 @@ def test_killed_at_ten_random_moments(processes, tmp_path):
     assert without_time(calm) == without_time(rough)
     assert len(without_time(calm)) == EPOCHS
     assert sorted(p.name for p in rough.iterdir()) == ["final.pt", "run.ckpt", "run.jsonl"]
+
+
+def test_what_a_killed_writer_left_is_removed_and_nothing_else(tmp_path):
+    stray = [".run.ckpt.00000000.tmp", ".run.jsonl.ffffffff.tmp"]
+    others = [".other.jsonl.ffffffff.tmp", "run.jsonl.tmp"]
+    for name in stray + others:
+        (tmp_path / name).write_bytes(b"half")
+    files = {"checkpoint": tmp_path / "run.ckpt", "log": tmp_path / "run.jsonl"}
+    fit(model(), DataLoader(Augmented(), batch_size=BATCH), epochs=1, progress=False, **files)
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([*others, "run.ckpt", "run.jsonl"])

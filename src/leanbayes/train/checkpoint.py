@@ -6,7 +6,6 @@ own zip checksums torch does not verify). Reading goes through ``weights_only=Tr
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import os
@@ -111,11 +110,3 @@ def check_equal(path: Any, stored: dict[str, Any], present: dict[str, Any]) -> N
                 f"{path}: written with {name}={stored.get(name)!r}, this run has {name}={value!r}; "
                 "use the same settings, or another checkpoint path"
             )
-
-
-def remove_leftovers(path: str | os.PathLike[str]) -> None:
-    """Remove the temporary files that killed runs left beside a checkpoint."""
-    target = Path(os.path.realpath(path))
-    for leftover in target.parent.glob(f".{target.name[:100]}.*.tmp"):
-        with contextlib.suppress(OSError):
-            leftover.unlink()

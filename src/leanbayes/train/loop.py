@@ -17,6 +17,7 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from .. import batches
 from ..errors import DataError, LeanBayesWarning, TrainingError
+from ..files import remove_leftovers
 from ..sampling import mix
 from ..undisturbed import kept_modes
 from . import data, diagnose, rng, snapshot
@@ -120,11 +121,14 @@ class Run:
             self.module, self.optimizer = fabric.setup(Step(job.model, job.elbo), job.optimizer)
             # Each process has noise of its own; DDP has made parameters and buffers the same everywhere.
             rng.seed_all(mix(job.seed, fabric.global_rank))
+            first = fabric.is_global_zero
+            for path in (job.checkpoint, job.log):
+                if first and path is not None:
+                    remove_leftovers(path)  # of runs that were killed while they wrote
             if stored is None:
                 snapshot.begin(self)
             else:
                 snapshot.restore(self, stored)
-            first = fabric.is_global_zero
             journal = Journal(job.log, job.tensorboard, self.history.rows) if first else Journal(None, None, [])
             bar = Bar(job.epochs, len(self.feed), self.state.step, show=job.progress and first)
             try:

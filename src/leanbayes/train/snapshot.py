@@ -87,8 +87,6 @@ def restore(run: Run, stored: dict[str, Any]) -> None:
     run.batch = position["batch"]
     run.state.epoch, run.state.step, run.state.stop = position["epoch"], position["step"], position["stop"]
     rng.restore(stored["rng"][run.fabric.global_rank], run.fabric.device)
-    if run.fabric.is_global_zero and job.checkpoint is not None:
-        checkpoint.remove_leftovers(job.checkpoint)
 
 
 def _check(run: Run, stored: dict[str, Any]) -> None:
