@@ -133,8 +133,13 @@ def _find(q: Posterior, p: Prior, approximation: str | None) -> tuple[Kind, Rule
 @register_kl(FactorisedGaussian, Normal, kind="exact")
 def _against_normal(q: FactorisedGaussian, p: Normal, _: int) -> Tensor:
     """KL = (r^2 - 1) / 2 - log r + z^2 / 2 with r = std / p.std and z = (mean - p.mean) / p.std."""
-    ratio, z = above_zero(q.std / p.std), (q.mean - p.mean) / p.std
-    return 0.5 * (ratio.square() - 1) - ratio.log() + 0.5 * z.square()
+    ratio, z = q.std, q.mean
+    if p.mean != 0:
+        z = z - p.mean
+    if p.std != 1:  # a small network feels every operation
+        ratio, z = ratio / p.std, z / p.std
+    ratio = above_zero(ratio)
+    return 0.5 * (ratio.square() - 1 + z.square()) - ratio.log()
 
 
 @register_kl(FactorisedGaussian, Prior, kind="monte carlo")

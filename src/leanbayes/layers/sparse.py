@@ -60,8 +60,7 @@ def forward(layer: BayesLayer, x: Tensor, estimator: str) -> Tensor | None:
     elif estimator == "weight" or not q.gaussian:
         weight = q.active_sample()
     else:
-        active = q.active()
-        weight, sigma = active.mean, active.std
+        weight, sigma = q.active_mean(), q.active_std()
         seed = int(torch.randint(2**62, ()))  # torch's generator decides: a seed of the user's repeats a run
     unit = Unit.of(inputs.blocks, weight, sigma, bias, ready, len(rows), seed)
     if not flat:

@@ -7,6 +7,13 @@ from torch import Tensor, nn
 from ..errors import ConfigError
 
 
+def projection(in_channels: int, channels: int, stride: int) -> nn.Module | None:
+    """What a shortcut needs where shapes change: a 1x1 convolution with BatchNorm; None where they do not."""
+    if stride == 1 and in_channels == channels:
+        return None
+    return nn.Sequential(nn.Conv2d(in_channels, channels, 1, stride=stride, bias=False), nn.BatchNorm2d(channels))
+
+
 class BasicBlock(nn.Module):
     """relu(bn(conv(relu(bn(conv(x))))) + shortcut(x)), 3x3 convolutions.
 
@@ -20,11 +27,7 @@ class BasicBlock(nn.Module):
         self.relu = nn.ReLU(inplace=True)
         self.conv2 = nn.Conv2d(channels, channels, 3, padding=1, bias=False)
         self.bn2 = nn.BatchNorm2d(channels)
-        self.downsample: nn.Module | None = None
-        if stride != 1 or in_channels != channels:
-            self.downsample = nn.Sequential(
-                nn.Conv2d(in_channels, channels, 1, stride=stride, bias=False), nn.BatchNorm2d(channels)
-            )
+        self.downsample = projection(in_channels, channels, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         """The residual function plus the shortcut."""

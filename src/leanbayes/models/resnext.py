@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from ..errors import ConfigError
+from .resnet import projection
 
 
 class Bottleneck(nn.Module):
@@ -25,11 +26,7 @@ class Bottleneck(nn.Module):
         self.expand = nn.Conv2d(inner, channels, 1, bias=False)
         self.bn3 = nn.BatchNorm2d(channels)
         self.relu = nn.ReLU(inplace=True)
-        self.downsample: nn.Module | None = None
-        if stride != 1 or in_channels != channels:
-            self.downsample = nn.Sequential(
-                nn.Conv2d(in_channels, channels, 1, stride=stride, bias=False), nn.BatchNorm2d(channels)
-            )
+        self.downsample = projection(in_channels, channels, stride)
 
     def forward(self, x: Tensor) -> Tensor:
         """The residual function plus the shortcut."""

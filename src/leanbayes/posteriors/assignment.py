@@ -174,17 +174,9 @@ class BalancedAssignment(Assignment):
     [0, 1, 2, 3]
     """
 
-    def __init__(
-        self,
-        shape: tuple[int, ...],
-        probabilities: tuple[float, ...],
-        number: int = 0,
-        *,
-        held: bool = False,
-        learned: bool = False,
-    ) -> None:
-        super().__init__(shape, probabilities, number, held=held, learned=learned)
-        if held and self.uniform and not learned:
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        if self.held and self.uniform and self.logits is None:
             self.period = self.block  # whole networks: after one round `predict` has asked them all
 
     def of_sample(self, seed: int, sample: int) -> Tensor:

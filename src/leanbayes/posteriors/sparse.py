@@ -114,6 +114,11 @@ class SparseGaussian(Sparse, FactorisedGaussian):
         loc, index = largest(w, count, requires_grad)
         return cls(loc, rho_like(loc, std), index, w.shape)
 
+    def active_std(self) -> Tensor:
+        """The stds of the active weights, (n,)."""
+        std, kept = std_from_rho(self.rho), self._kept()
+        return std if kept is None else torch.where(kept, std, 0.0)
+
     def active(self) -> Gaussian:
         """The distribution of the active weights alone, (n,), on the same parameters."""
         q = Gaussian(self.loc, self.rho)

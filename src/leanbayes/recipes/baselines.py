@@ -7,7 +7,7 @@ stands here for a longer run, LeNet-5 on MNIST.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,6 @@ from ..methods import (
     Variance,
     VariationalDropout,
 )
-from ..methods.nested import PAPER
 from .base import Jobs, Metrics, Row, recipe
 
 if TYPE_CHECKING:
@@ -50,8 +49,6 @@ class Contestant:
         return [f"{name}, width {100 * width:g} %" for width in self.widths] or [name]
 
 
-NESTED = Nested(groups=16, base_groups=1, weights=replace(PAPER, log_alpha=-3.0))  # -1 is for longer runs than these
-
 # later methods join here, and so the demo's table
 CONTESTANTS: dict[str, Contestant] = {
     "plain network": Contestant(None),
@@ -64,7 +61,7 @@ CONTESTANTS: dict[str, Contestant] = {
     "deep ensemble of 3": Contestant(Ensemble(members=3), rounds=3),  # as many epochs for each member
     "sparse subspace, 10 %": Contestant(SparseSubspace(density=0.1, interval=50), kl_weight=0.1),
     "patched output": Contestant({"dense2": Patch(components=5)}, kl_weight=0.1),
-    "nested": Contestant(NESTED, kl_weight=0.1, widths=(0.25, 0.5, 1.0)),
+    "nested": Contestant(Nested(groups=16, base_groups=1), kl_weight=0.1, widths=(0.25, 0.5, 1.0)),
 }
 
 
