@@ -12,21 +12,23 @@ import torch
 from torch import Tensor, nn
 
 STD = 0.02
+NESTED, SKIPPING = "leanbayes nested", "leanbayes nested, skipping"
 Gradients = dict[str, list[Tensor]]
 
 
 @dataclass(frozen=True)
 class Contender:
-    """A model, its KL as its own library computes it, and where the gradients of means and sigmas are."""
+    """A model, its KL as its own library computes it, and where the gradients that are compared can be found."""
 
     model: nn.Module
     kl: Callable[[nn.Module], Any] | None = None
-    gradients: Callable[[nn.Module], Gradients] = lambda model: {}
+    gradients: Callable[[nn.Module], Gradients] | None = None
 
 
 def contenders(model: nn.Module) -> tuple[dict[str, Callable[[], Contender]], dict[str, str]]:
     """Builders by name, and how to install those that are missing."""
     found = {f"leanbayes {e}": lambda e=e: leanbayes(model, e) for e in ("local", "weight", "flipout")}
+    found |= {name: lambda skip=skip: nested(model, skip) for name, skip in ((NESTED, False), (SKIPPING, True))}
     peers = {
         "bayesian-torch reparameterization": ("bayesian_torch", lambda: bayesian_torch(model, "Reparameterization")),
         "bayesian-torch flipout": ("bayesian_torch", lambda: bayesian_torch(model, "Flipout")),
@@ -55,6 +57,22 @@ def leanbayes(model: nn.Module, estimator: Any) -> Contender:
         return {"mean": [_of(q.loc) for q in posteriors], "sigma": [_of(q.rho) / _slope(q.rho) for q in posteriors]}
 
     return Contender(mine, lb.kl_sum, gradients)
+
+
+def nested(model: nn.Module, skip: bool) -> Contender:
+    """The same mean-field weights in a learned order; or in a fixed one, where dropped channels are not computed."""
+    import leanbayes as lb
+    from leanbayes.kl import unscaled_sum
+
+    mine = copy.deepcopy(model)
+    tails: Any = "uniform" if skip else "learned"
+    lb.bayesianize_(mine, lb.Nested(weights=lb.MeanField(std=STD), tails=tails, skip=skip))
+
+    def kl(net: nn.Module) -> Tensor:
+        tails = unscaled_sum(net)  # its weight does not matter for what it costs
+        return lb.kl_sum(net) if tails is None else lb.kl_sum(net) + tails
+
+    return Contender(mine, kl)
 
 
 def bayesian_torch(model: nn.Module, kind: str) -> Contender:

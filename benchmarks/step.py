@@ -4,6 +4,9 @@ All contenders start from the same weights with sigma = 0.02 and see the same ba
 of the gradient over draws of the noise, since an estimator can be cheap and useless: the trace of the covariance of the
 gradient of the mean negative log-likelihood, absolutely and relative to the squared norm of the expected gradient.
 
+A nested network stands beside the mean-field one whose channels it orders ("nested / local"). Where it skips the
+channels that a draw drops, every step takes another time: it is compared by the mean over the rounds.
+
     pip install torchbnn && pip install --no-deps bayesian-torch    # the peers, where wanted
     python benchmarks/step.py
 """
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import copy
+import statistics
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +25,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from common import interleaved, parser, publish, result, timing
-from peers import STD, Contender, contenders
+from peers import NESTED, SKIPPING, STD, Contender, contenders
 
 BASELINE = "deterministic"
 
@@ -67,6 +71,7 @@ def gradient_noise(contender: Contender, task: Problem, draws: int) -> dict[str,
     The expected gradient is estimated from the same draws; its squared norm is freed of the bias that brings, and where
     nothing is left of it the relative variance is None.
     """
+    assert contender.gradients is not None
     sums: dict[str, list[tuple[Tensor, Tensor]]] = {}
     for _ in range(draws):
         contender.model.zero_grad(set_to_none=True)
@@ -101,12 +106,16 @@ def main() -> None:
     for name, build in entered.items():
         torch.manual_seed(1)
         contender = build()
-        noise[name] = gradient_noise(contender, task, options.draws)  # before training moves the posterior
+        if contender.gradients is not None:
+            noise[name] = gradient_noise(contender, task, options.draws)  # before training moves the posterior
         steps[name] = stepper(contender, task)
     seconds = interleaved(steps, options.repeats)
     for name, values in seconds.items():
         raw[name] = {**timing(values, seconds[BASELINE]), "gradient": noise.get(name)}
-    ratios = {name: raw[name]["ratio_of_minima"] for name in seconds if name != BASELINE}
+    ratios = {name: raw[name]["ratio_of_minima"] for name in seconds if name not in (BASELINE, SKIPPING)}
+    local = seconds["leanbayes local"]
+    ratios["nested / local"] = min(seconds[NESTED]) / min(local)
+    ratios["nested, skipping / local, by means"] = statistics.fmean(seconds[SKIPPING]) / statistics.fmean(local)
     batch = {"batch": len(task.x), "parameters": sum(p.numel() for p in task.model.parameters()), "std": STD}
     publish(
         result("step", ratios, raw, network="resnet18_cifar", optimiser="Adam", **batch),
