@@ -280,3 +280,28 @@ def test_seconds_are_a_median_of_timed_calls() -> None:
     assert len(calls) == 4
     with pytest.raises(ConfigError, match=r"repeats"):
         seconds_of(lambda: None, repeats=0)
+
+
+def test_a_set_width_counts_the_channels_that_it_keeps() -> None:
+    model = nn.Sequential(nn.Linear(4, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 2))
+    lb.bayesianize_(model, lb.Nested(groups=8, base_groups=1, weights=lb.MeanField()))
+    whole = cost(model, torch.rand(3, 4))
+    assert (whole.macs, whole.active_parameters) == (64 * 6, whole.parameters)  # widths are sampled
+    lb.set_width_(model, 0.25)
+    found = cost(model, torch.rand(3, 4))
+    tails = 7
+    assert found.macs == 16 * 6
+    assert found.active_parameters == 2 * (16 * 4 + 16) + 2 * 16 + 2 * (2 * 16 + 2) + tails
+    assert found.parameters == whole.parameters
+
+
+@pytest.mark.parametrize("name", ["vgg_small", "mobilenet_v2", "resnext_cifar"])
+def test_masked_channels_count_like_skipped_ones(name: str) -> None:
+    macs = []
+    for skip in (False, True):
+        model = models.build(name)
+        lb.bayesianize_(model, lb.Nested(groups=4, base_groups=1, skip=skip))
+        lb.set_width_(model, 0.5)
+        macs.append(cost(model, torch.rand(1, 3, 32, 32)).macs)
+    assert macs[0] == pytest.approx(macs[1], rel=1e-6)
+    assert macs[0] < 0.7 * cost(models.build(name), torch.rand(1, 3, 32, 32)).macs

@@ -70,7 +70,7 @@ def can_narrow(model: nn.Module, unit: OrderingUnit) -> bool:
     group = unit.group
     if unit.legacy or len(group.producers) != 1 or list(unit.steps.of) != sorted(unit.steps.of):
         return False
-    pairs = [(use, "in") for use in group.consumers] + [(use, "out") for use in group.producers]
+    pairs = [(use, "inputs") for use in group.consumers] + [(use, "outputs") for use in group.producers]
     return all(_is_front(model, unit, use, side) for use, side in pairs) and all(
         use.offset == 0 and isinstance(model.get_submodule(use.module), _BatchNorm) for use in group.through
     )
@@ -85,9 +85,14 @@ def _is_front(model: nn.Module, unit: OrderingUnit, use: Use, side: str) -> bool
         return False  # another method's layer
     if not isinstance(shell, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)) or getattr(shell, "groups", 1) > 1:
         return False
-    names = ("in_features", "in_channels") if side == "in" else ("out_features", "out_channels")
-    features = next(getattr(shell, name) for name in names if hasattr(shell, name))
-    return use.offset == 0 and features == unit.group.size * use.block
+    return use.offset == 0 and features(module, side) == unit.group.size * use.block
+
+
+def features(module: nn.Module, side: str) -> int | None:
+    """How many "outputs" or "inputs" a layer has, by the names that torch gives them; None where it does not say."""
+    names = ("in_features", "in_channels") if side == "inputs" else ("out_features", "out_channels", "embedding_dim")
+    shell = original(module)
+    return next((getattr(shell, name) for name in (*names, "num_features") if hasattr(shell, name)), None)
 
 
 def _features(unit: OrderingUnit, use: Use) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -12,7 +13,7 @@ from ..kl import kl
 from ..ordering.unit import Draw, OrderingUnit, units
 from ..posteriors.base import Posterior
 from .bayes import BayesLayer
-from .narrow import Narrow, can_narrow
+from .narrow import Narrow, can_narrow, features
 from .shell import StandIn
 
 
@@ -136,6 +137,39 @@ def attach(model: nn.Module) -> None:
         _mask(model, unit)
     if found:
         model.register_forward_pre_hook(Begin(list({id(unit.draw): unit.draw for unit in found}.values())))
+
+
+@dataclass
+class Share:
+    """The part of a layer's outputs and of its inputs that the widths keep."""
+
+    outputs: float = 1.0
+    inputs: float = 1.0
+
+    def of(self, dimensions: int) -> float:
+        """Of a tensor: a weight (outputs, inputs, ...), or one number an output."""
+        return self.outputs * self.inputs if dimensions > 1 else self.outputs
+
+
+def shares(model: nn.Module, masked: bool = False) -> dict[nn.Module, Share]:
+    """What is kept of every layer that makes, passes on or takes ordered channels, at the widths that are set.
+
+    masked: only by units that multiply by zero, not by those that leave channels out of the arithmetic.
+    """
+    found: dict[nn.Module, Share] = {}
+    for unit in units(model):
+        if masked and unit.known_nodes() is not None:
+            continue
+        group = unit.group
+        dropped = group.size - len(unit.kept_channels(unit.width or unit.limit))
+        sides = [("outputs", use) for use in (*group.producers, *group.through)]
+        sides += [("inputs", use) for use in group.consumers]
+        for side, use in dict.fromkeys(sides):
+            module = model.get_submodule(use.module)
+            if (count := features(module, side)) is not None:  # groups of channels may lie side by side in a layer
+                share = found.setdefault(module, Share())
+                setattr(share, side, getattr(share, side) - dropped * use.block / count)
+    return found
 
 
 def _mask(model: nn.Module, unit: OrderingUnit) -> None:
