@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from .perturb import perturb
 
 if TYPE_CHECKING:
     from .bayes import BayesLayer
@@ -30,7 +31,7 @@ def local(layer: BayesLayer, x: Tensor, *extra: Any, **named: Any) -> Tensor:
     with _full_precision(x):
         squared = x if layer.takes_indices else _Square.apply(_at_least_fp32(x))
         variance = layer.compute(squared, layer.variance("weight"), layer.variance("bias"), *extra, **named)
-        return _Perturb.apply(mean, variance, torch.randn_like(variance))[0]
+        return perturb(mean, variance)
 
 
 def weight(layer: BayesLayer, x: Tensor, *extra: Any, **named: Any) -> Tensor:
@@ -54,41 +55,6 @@ def _signs(x: Tensor, spatial: int) -> Tensor:
     """Independent signs per datum and channel, constant over the last ``spatial`` dimensions."""
     shape = x.shape[: x.ndim - spatial] + (1,) * spatial
     return torch.randint(0, 2, shape, dtype=x.dtype, device=x.device) * 2 - 1  # not in place, which vmap would refuse
-
-
-class _Perturb(torch.autograd.Function):
-    """mean + sqrt(variance) * eps; all it remembers is eps / sqrt(variance), twice the slope in the variance.
-
-    Where the variance is zero (or a fast convolution rounds it below) the noise and its gradient are zero, without an
-    epsilon that would drown a small sigma. Written out because the same from torch's parts passes over memory twice as
-    often, and these tensors are as large as the layer's output.
-    """
-
-    @staticmethod
-    def forward(mean: Tensor, variance: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
-        scaled = variance.rsqrt().mul_(noise).nan_to_num_(0.0, 0.0, 0.0)
-        return torch.addcmul(mean, variance, scaled).to(mean.dtype), scaled
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: tuple[Tensor, Tensor]) -> None:
-        ctx.mark_non_differentiable(output[1])
-        ctx.save_for_backward(output[1])
-        ctx.set_materialize_grads(False)  # no tensor of zeros for what has no gradient
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, Tensor | None, None]:
-        (scaled,) = ctx.saved_tensors
-        return grad, None if grad is None else (grad * scaled).mul_(0.5), None
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[int | None, ...], *tensors: Tensor
-    ) -> tuple[tuple[Tensor, Tensor], tuple[int, int]]:
-        """All three batched alike, which arithmetic in place needs."""
-        pairs = zip(tensors, in_dims, strict=True)
-        alike = [t.expand(info.batch_size, *t.shape) if d is None else t.movedim(d, 0) for t, d in pairs]
-        return _Perturb.apply(*alike), (0, 0)
 
 
 class _Square(torch.autograd.Function):

@@ -181,7 +181,7 @@ def _linear(stack: Stack, name: str, x: Tensor, noise: Noise) -> Tensor:
     import torch
 
     from ..layers.bayes import BayesLayer
-    from ..layers.estimators import _Perturb
+    from ..layers.perturb import perturb
     from ..posteriors.scale import std_from_rho
 
     if not isinstance(stack.layers[name], BayesLayer):
@@ -193,7 +193,7 @@ def _linear(stack: Stack, name: str, x: Tensor, noise: Noise) -> Tensor:
     }
     mean = torch.baddbmm(at["bias.loc"].unsqueeze(2), at["weight.loc"], x)
     variance = torch.baddbmm(spread["bias"].unsqueeze(2), spread["weight"], x.square())
-    return _Perturb.apply(mean, variance, torch.randn_like(variance))[0]  # type: ignore[no-any-return, no-untyped-call]
+    return perturb(mean, variance)
 
 
 def _dropout(stack: Stack, name: str, x: Tensor, noise: Noise) -> Tensor:

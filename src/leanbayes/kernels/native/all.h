@@ -6,6 +6,7 @@
 #include "sparse.h"
 #include "norm.h"
 #include "pool.h"
+#include "perturb.h"
 #undef vf
 #undef vu
 #undef vi

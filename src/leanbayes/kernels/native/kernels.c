@@ -1,6 +1,7 @@
 /* Local reparameterisation at the nonzeros of a weight: forward and backward of
  *   y = sum_k mu_k x + sqrt(sum_k sigma_k^2 x^2) eps
- * for Linear and Conv2d, on activations in blocks of the batch, and what networks do between such layers. Plain C behind a C
+ * for Linear and Conv2d, on activations in blocks of the batch, and what networks do between such layers; and the noise of
+ * dense layers. Plain C behind a C
  * interface: it needs neither torch's nor Python's headers, and the thread pool is the one torch brought along. Compiled once
  * per instruction set and chosen at run time, so that one library runs on every machine.
  */
@@ -396,4 +397,9 @@ void leanbayes_pool(const int32_t *shape, const float *x, float *y, int8_t *won,
 void leanbayes_pool_backward(const int32_t *shape, const float *g, const int8_t *won, float *dx) {
   const geometry s = described(shape);
   CALL(pool_backward, &s, g, won, dx)
+}
+
+/* y = mean + sqrt(v) eps, and slope = d y / d v. */
+void leanbayes_perturb(const float *mean, const float *v, float *y, float *slope, int64_t count, int64_t seed) {
+  CALL(perturb, mean, v, y, slope, count, (uint64_t)seed)
 }
