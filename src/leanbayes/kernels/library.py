@@ -16,6 +16,8 @@ from ..errors import LeanBayesWarning
 
 FILE = Path(__file__).parent / "native" / "kernels.so"
 LEVELS = ("any machine", "AVX2", "AVX-512")
+INTERFACE = 2
+"""leanbayes_interface() of the library that this code calls."""
 
 
 @functools.cache
@@ -62,9 +64,12 @@ def _opened() -> ctypes.CDLL | str:
     for pool in sorted((Path(torch.__file__).parent / "lib").glob("libgomp*.so*")):
         ctypes.CDLL(str(pool), mode=ctypes.RTLD_GLOBAL)
     try:
-        return ctypes.CDLL(str(FILE))
+        found = ctypes.CDLL(str(FILE))
     except OSError as error:
         return f"the kernels do not load ({error})"
+    if not hasattr(found, "leanbayes_interface") or found.leanbayes_interface() != INTERFACE:
+        return "the kernels were built from other sources; reinstall leanbayes, or run python hatch_build.py"
+    return found
 
 
 def call(name: str, *arguments: torch.Tensor | Sequence[int] | int | float | None) -> None:
