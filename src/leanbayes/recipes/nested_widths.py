@@ -2,9 +2,7 @@
 
 BN3: the nested posterior, trained once and asked at every width. DT-BN3: the same at its means. FN3: nested dropout,
 with the same sharing of draws and uniform tails. FN3-TS: FN3 with a temperature for every width, fitted to images
-that were held out. IBNN: a Bayesian network trained for each width, in the shape that BN3 is cut to. Rows "tails" say
-how far the tails of BN3 have moved from their start (total variation, the average over layers), and how much they
-differ between layers; a spread between layers no larger than that between seeds says nothing about layers.
+that were held out. IBNN: a Bayesian network trained for each width, in the shape that BN3 is cut to.
 
 The paper shows curves and no table. Its networks see all of CIFAR-10 for 600 epochs; those of the cpu preset are
 small, see a fifth of the data for 30, and IBNN is trained at the ends of the range alone.
@@ -14,15 +12,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import workload
 from .base import Jobs, Metrics, Row, recipe
 from .nested import SETTINGS, Setting, at_width, held_out, network, piece_key, quality
-
-if TYPE_CHECKING:
-    from torch import nn
-
 
 NESTED = {"BN3": "BN3", "DT-BN3": "BN3", "FN3": "FN3", "FN3-TS": "FN3"}
 METRICS = ("accuracy", "nll", "ece", "AUPR", "AUROC")
@@ -34,7 +28,7 @@ METRICS = ("accuracy", "nll", "ece", "AUPR", "AUROC")
     seeds={name: max(setting.seeds for setting in settings) for name, settings in SETTINGS.items()},
 )
 def rows(preset: str, jobs: Jobs) -> Iterator[Row]:
-    """A row for every method and width, the tails last; the setting is the width."""
+    """A row for every method and width; the setting is the width."""
     for setting in SETTINGS[preset]:
         data, seeds = setting.run.data, range(setting.seeds)
         for name, kind in NESTED.items():
@@ -44,15 +38,13 @@ def rows(preset: str, jobs: Jobs) -> Iterator[Row]:
         for width in setting.alone:
             runs = [_piece(jobs, setting, "IBNN", "IBNN", seed, width) for seed in seeds]
             yield Row(data, "IBNN", width, runs, paper={})
-        yield Row(data, "tails", "BN3", [_tails(jobs, setting, seed) for seed in seeds], paper={})
 
 
 def figure(result: Mapping[str, Any]) -> str:
     """The result as SVG."""
     from ..report.sparse import lines
 
-    curves = {**result, "rows": [row for row in result["rows"] if row["method"] != "tails"]}
-    return lines(curves, "Trained once, asked at every width", "width", float, METRICS)
+    return lines(result, "Trained once, asked at every width", "width", float, METRICS)
 
 
 def _piece(jobs: Jobs, setting: Setting, name: str, kind: str, seed: int, width: float) -> Metrics:
@@ -73,20 +65,3 @@ def _measured(jobs: Jobs, setting: Setting, name: str, kind: str, seed: int, wid
     if name == "FN3-TS":
         lb.calibrate_(model, held_out(setting), samples=1, progress=False)
     return quality(setting, model, data, seed, **({"mean_only": True} if means else {}))
-
-
-def _tails(jobs: Jobs, setting: Setting, seed: int) -> Metrics:
-    key = piece_key(setting, "BN3", seed, measured="tails")
-    return jobs(key, lambda: tails(network(jobs, setting, "BN3", seed)), label=f"tails on {setting.run.data}")
-
-
-def tails(model: nn.Module) -> Metrics:
-    """How far the tails of a nested network are from uniform ones, and from layer to layer."""
-    import leanbayes as lb
-
-    found = list(lb.importance(model).values())
-    moved = [float((beta - 1 / len(beta)).abs().sum() / 2) for beta in found]
-    apart = [float((a - b).abs().sum() / 2) for i, a in enumerate(found) for b in found[:i] if len(a) == len(b)]
-    names = [f"moved, {name}" for name in lb.importance(model)]
-    between = {"between layers": sum(apart) / len(apart)} if apart else {}
-    return {"moved": sum(moved) / len(moved), **between, **dict(zip(names, moved, strict=True))}

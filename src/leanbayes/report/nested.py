@@ -1,7 +1,7 @@
 """The figures of nested networks: learned importance, samples of Downhill, and what a width costs.
 
 Plain lists and dictionaries in, an SVG string out. The numbers come from `leanbayes.importance`, from
-`downhill_samples`, or from the recipe nested-widths.
+`downhill_samples`, or from the recipes nested-tails and nested-widths.
 """
 
 from __future__ import annotations
