@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from leanbayes.errors import ConfigError
+from leanbayes.posteriors import Gaussian, MultiplicativeGaussian
 from leanbayes.posteriors.scale import rho_from_std, rho_like, std_from_rho
 
 
@@ -48,3 +49,12 @@ def test_a_std_that_is_not_positive_is_refused(std: object) -> None:
     if isinstance(std, float):
         with pytest.raises(ConfigError, match="above 0"):
             rho_like(torch.zeros(3, device="meta"), std)
+
+
+@pytest.mark.parametrize("format", [torch.contiguous_format, torch.channels_last])
+def test_parameters_of_one_weight_share_its_memory_format(format):
+    w = torch.randn(4, 3, 5, 5).contiguous(memory_format=format)
+    gaussian = Gaussian.from_tensor(w)
+    multiplicative = MultiplicativeGaussian.from_tensor(w, "weight")
+    for parameter in (*gaussian.parameters(), *multiplicative.parameters()):
+        assert parameter.stride() == w.stride()

@@ -52,7 +52,10 @@ class MultiplicativeGaussian(FactorisedGaussian):
         requires_grad: of theta; None keeps that of w, so a frozen weight keeps a frozen mean. log_alpha is trained.
         """
         loc = mean_parameter(w, requires_grad)
-        return cls(loc, torch.full(alpha_shape(w.shape, granularity), log_alpha, dtype=w.dtype, device=w.device))
+        shape = alpha_shape(w.shape, granularity)
+        if shape == w.shape:
+            return cls(loc, torch.full_like(w, log_alpha))  # in the memory format of w
+        return cls(loc, torch.full(shape, log_alpha, dtype=w.dtype, device=w.device))
 
     @property
     def like(self) -> Tensor:

@@ -39,7 +39,7 @@ def rho_from_std(std: Tensor) -> Tensor:
 
 
 def rho_like(w: Tensor, std: float | Tensor) -> Tensor:
-    """The rho of a std for every element of w: its shape, device and dtype.
+    """The rho of a std for every element of w: its shape, device, dtype and memory format.
 
     std: a positive number, or a tensor of them that broadcasts to the shape of w.
 
@@ -62,4 +62,4 @@ def rho_like(w: Tensor, std: float | Tensor) -> Tensor:
         raise ConfigError(
             f"std: expected a number or a tensor that broadcasts to {tuple(w.shape)}, received {tuple(given.shape)}"
         ) from error
-    return rho_from_std(given).to(w.dtype)
+    return torch.empty_like(w).copy_(rho_from_std(given))  # in the order of w's elements: both meet in every step
