@@ -41,9 +41,9 @@ def colour(number: int) -> str:
 
 @contextlib.contextmanager
 def canvas(
-    rows: int = 1, *, width: float = 4.6, height: float = 3.5, ratios: list[float] | None = None
+    rows: int = 1, *, columns: int = 1, width: float = 4.6, height: float = 3.5, ratios: list[float] | None = None
 ) -> Iterator[Any]:
-    """Yield a figure and its axes, one above the other, in the house style."""
+    """Yield a figure and its axes in the house style: one, several above one another, or rows of several columns."""
     import matplotlib as mpl
     from matplotlib.figure import Figure  # no pyplot: no global state, no display, nothing to close
 
@@ -74,11 +74,12 @@ def canvas(
     with mpl.rc_context(style):
         figure = Figure(figsize=(width, height), layout="constrained")
         figure.patch.set_alpha(0)
-        axes = figure.subplots(rows, 1, squeeze=False, gridspec_kw={"height_ratios": ratios or [1.0] * rows})[:, 0]
-        for ax in axes:
+        axes = figure.subplots(rows, columns, squeeze=False, gridspec_kw={"height_ratios": ratios or [1.0] * rows})
+        for ax in axes.flat:
             ax.patch.set_alpha(0)
             ax.tick_params(length=3, width=0.8)
-        yield figure, (axes[0] if rows == 1 else axes)
+        first = axes[:, 0]
+        yield figure, axes if columns > 1 else first[0] if rows == 1 else first
 
 
 def svg(figure: Figure, title: str, description: str = "") -> str:

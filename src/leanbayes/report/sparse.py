@@ -25,7 +25,7 @@ def lines(
     *,
     log: bool = False,
 ) -> str:
-    """One line for every data set and method, one panel a metric, above one another; bars are standard deviations.
+    """A line a method, panels of metrics above one another, data sets side by side; bars are standard deviations.
 
     x: where a row's setting lies.
 
@@ -34,34 +34,54 @@ def lines(
     '<svg'
     """
     rows = [row for row in result["rows"] if row["metrics"] and (methods is None or row["method"] in set(methods))]
-    with canvas(len(metrics), width=5.4, height=1.4 + 2.2 * len(metrics)) as (drawn, axes):
-        panels = [axes] if len(metrics) == 1 else list(axes)
-        spoken = [curves(ax, rows, x, metric, log=log) for ax, metric in zip(panels, metrics, strict=True)]
-        panels[-1].set_xlabel(xlabel)
-        legend(panels[0])
-        return svg(drawn, title, spoken[0])
+    data, names = (list(dict.fromkeys(row[key] for row in rows)) for key in ("dataset", "method"))
+    width, height = 5.4 if len(data) == 1 else 4.2 * len(data), 1.4 + 2.2 * len(metrics)
+    spoken = []
+    with canvas(len(metrics), columns=len(data), width=width, height=height) as (drawn, _):
+        for number, ax in enumerate(drawn.axes):
+            below, beside = divmod(number, len(data))
+            mine = [row for row in rows if row["dataset"] == data[beside]]
+            said = curves(ax, mine, x, metrics[below], names, log=log)
+            if below == 0:
+                spoken.append(f"{data[beside]}: {said}" if len(data) > 1 else said)
+                ax.set_title(data[beside] if len(data) > 1 else "", loc="right", fontsize=10)
+            if below == len(metrics) - 1:
+                ax.set_xlabel(xlabel)
+            if beside:
+                ax.set_ylabel("")
+        if len(data) == 1:
+            legend(drawn.axes[0])
+        else:
+            drawn.legend(*drawn.axes[0].get_legend_handles_labels(), loc="outside upper left", ncols=len(names))
+        return svg(drawn, title, "; ".join(spoken))
 
 
-def curves(ax: Axes, rows: Rows, x: Callable[[Any], float], metric: str, *, log: bool = False) -> str:
-    """The lines of one panel; what they say in words is returned."""
-    names = list(dict.fromkeys((row["dataset"], row["method"]) for row in rows))
-    several = len({data for data, _ in names}) > 1
+def curves(
+    ax: Axes,
+    rows: Rows,
+    x: Callable[[Any], float],
+    metric: str,
+    names: Sequence[str] | None = None,
+    *,
+    log: bool = False,
+) -> str:
+    """The lines of one panel, a method each (``names``, or all there are); what they say in words is returned."""
+    names = names or list(dict.fromkeys(row["method"] for row in rows))
     ends = []
-    for number, (data, method) in enumerate(names):
-        mine = [row for row in rows if (row["dataset"], row["method"]) == (data, method) and metric in row["metrics"]]
-        found = sorted((x(row["setting"]), row["metrics"][metric]["mean"], row["metrics"][metric]["std"] or 0.0)
-                       for row in mine if row["metrics"][metric]["mean"] is not None)  # fmt: skip
-        text = f"{method}, {data}" if several else method
+    for number, method in enumerate(names):
+        mine = [row["metrics"][metric] | {"at": x(row["setting"])} for row in rows
+                if row["method"] == method and metric in row["metrics"]]  # fmt: skip
+        found = sorted((one["at"], one["mean"], one["std"] or 0.0) for one in mine if one["mean"] is not None)
         ax.errorbar(
             [at for at, _, _ in found],
             [mean for _, mean, _ in found],
             yerr=[std for _, _, std in found],
             fmt=STYLES[number % len(STYLES)],
             color=colour(number),
-            label=label(text),
+            label=label(method),
             markersize=3.5,
         )
-        ends += [f"{text}: {mean:.3g} at {at:g}" for at, mean, _ in found[-1:]]
+        ends += [f"{method}: {mean:.3g} at {at:g}" for at, mean, _ in found[-1:]]
     ax.set_ylabel(metric)
     if metric == "accuracy":
         percent_axis(ax, "y")
