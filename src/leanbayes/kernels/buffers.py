@@ -23,6 +23,9 @@ SMALLEST = 2**20
 PAGE = 2**21
 FORGOTTEN = 1000
 """Requests after which memory that served none of them is given back."""
+_PRIVATE: dict[str, int] = {}
+if hasattr(mmap, "MAP_ANONYMOUS"):  # the default is memory that processes share, which gets no large pages
+    _PRIVATE = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS}
 
 
 @dataclass
@@ -39,7 +42,7 @@ class _Kept:
         try:
             return self.free[size].pop()[1]
         except IndexError:
-            memory = mmap.mmap(-1, -(-size // PAGE) * PAGE)
+            memory = mmap.mmap(-1, -(-size // PAGE) * PAGE, **_PRIVATE)
             with contextlib.suppress(AttributeError, OSError):  # a wish; not every system has such pages
                 memory.madvise(mmap.MADV_HUGEPAGE)
             return memory
