@@ -37,6 +37,7 @@ def training_bytes(model: nn.Module, optimizer: Optimizer) -> TrainingBytes:
 
     Call it between ``optimizer.step()`` and the next ``zero_grad()``: before, gradients and state are not there yet.
 
+    >>> import torch
     >>> model = nn.Linear(4, 3)
     >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     >>> model(torch.ones(1, 4)).sum().backward()
