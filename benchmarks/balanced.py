@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import leanbayes as lb
-from common import parser, publish, result
-from leanbayes import data
+from common import digits_perceptron, parser, publish, result
 from leanbayes.methods.patch import norms_and_output
 from leanbayes.predict.worth import INDEPENDENT, measures, worth
 
@@ -23,12 +22,7 @@ from leanbayes.predict.worth import INDEPENDENT, measures, worth
 def trained(method: Any, epochs: int) -> tuple[nn.Module, Tensor, Tensor]:
     """A patched network fitted to the digits, and test data."""
     torch.manual_seed(0)
-    train, _, test = data.loaders(data.load("digits")).values()
-    x, y = map(torch.cat, zip(*test, strict=True))
-    model = nn.Sequential(
-        nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(),
-        nn.Linear(32, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10),
-    )  # fmt: skip
+    model, train, x, y = digits_perceptron()
     lb.bayesianize_(model, norms_and_output(model, method) if isinstance(method, lb.Patch) else method)
     lb.fit(model, train, epochs=epochs, lr=0.01, seed=0, progress=False)
     return model, x, y

@@ -15,8 +15,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 RESULTS = Path(__file__).parent / "results"
+
+
+def digits_perceptron() -> tuple[nn.Module, Any, Tensor, Tensor]:
+    """A small network with BatchNorm, a loader of the embedded digits to train it on, and test images with labels."""
+    from leanbayes import data
+
+    train, _, test = data.loaders(data.load("digits")).values()
+    x, y = map(torch.cat, zip(*test, strict=True))
+    model = nn.Sequential(
+        nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(),
+        nn.Linear(32, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10),
+    )  # fmt: skip
+    return model, train, x, y
 
 
 def parser(description: str | None, repeats: int) -> argparse.ArgumentParser:

@@ -12,23 +12,16 @@ import statistics
 from typing import Any
 
 import torch
-from torch import nn
 
 import leanbayes as lb
-from common import parser, publish, result
-from leanbayes import data
+from common import digits_perceptron, parser, publish, result
 from leanbayes.methods.patch import norms_and_output
 
 
 def measure(kind: Any, perturbation: float, seed: int, epochs: int) -> tuple[float, float]:
     """Test NLL and accuracy of one training run."""
     torch.manual_seed(seed)
-    train, _, test = data.loaders(data.load("digits")).values()
-    x, y = map(torch.cat, zip(*test, strict=True))
-    model = nn.Sequential(
-        nn.Flatten(), nn.Linear(64, 32), nn.BatchNorm1d(32), nn.ReLU(),
-        nn.Linear(32, 32), nn.BatchNorm1d(32), nn.ReLU(), nn.Linear(32, 10),
-    )  # fmt: skip
+    model, train, x, y = digits_perceptron()
     patch = lb.Patch(5, cross=False, statistics=kind, perturbation=perturbation)
     lb.bayesianize_(model, norms_and_output(model, patch))
     lb.fit(model, train, epochs=epochs, lr=0.01, seed=seed, progress=False)

@@ -53,7 +53,7 @@ def test_configs_are_usable_without_torch() -> None:
     assert "torch" not in loaded_by("import leanbayes as lb; lb.MeanField(prior=lb.Normal(std=0.1)); lb.Dropout(0.1)")
 
 
-BENCHMARKS = ["step", "predict", "streaming", "attack", "corruptions", "balanced", "norm_statistics", "sparse"]
+BENCHMARKS = ["step", "predict", "streaming", "attack", "corruptions", "balanced", "norm_statistics", "sparse", "noise"]
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)

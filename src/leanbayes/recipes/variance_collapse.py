@@ -173,8 +173,7 @@ def _recorded(setting: Setting, run: Run, jobs: Jobs) -> Metrics:
     found = {}
     for row in watch.rows:
         for name in ("deterministic", "stochastic", "ensemble"):
-            if name in row:  # records that an earlier version began may lack one
-                found[f"{row['epoch']} {name}"] = row[name]
+            found[f"{row['epoch']} {name}"] = row[name]
         found[f"{row['epoch']} log alpha"] = row["log_alpha"][setting.layer]
     return found
 

@@ -198,57 +198,8 @@ int leanbayes_level(int wanted) { /* the level in use; a wanted one of 0 or more
 #define CALL(f, ...) f##_plain(__VA_ARGS__)
 #endif
 
-/* Stable counting sort of `count` items: out[place] = in[...], ordered by key. */
-static void sorted(const int32_t *in, int32_t *out, const int32_t *key, int64_t count, int64_t keys, int32_t *rows) {
-  memset(rows, 0, sizeof(int32_t) * (keys + 1));
-  for (int64_t i = 0; i < count; i++) rows[key[in[i]] + 1]++;
-  for (int64_t k = 0; k < keys; k++) rows[k + 1] += rows[k];
-  int32_t *next = malloc(sizeof(int32_t) * (keys + 1));
-  memcpy(next, rows, sizeof(int32_t) * (keys + 1));
-  for (int64_t i = 0; i < count; i++) out[next[key[in[i]]]++] = in[i];
-  free(next);
-}
-
-/* The two plans of a weight (outputs, inputs / groups, kh, kw) with nonzeros at the flat indices `index`, in any order. */
-void leanbayes_plan(const int32_t *shape, int64_t count, const int32_t *index, int32_t *rows_forward,
-                    int32_t *offset_forward, int32_t *slot_forward, int32_t *rows_backward, int32_t *offset_backward,
-                    int32_t *slot_backward) {
-  const geometry s = described(shape);
-  const int taps = s.kh * s.kw, per_group = s.inputs / s.groups, out_per_group = s.outputs / s.groups;
-  int32_t *work = malloc(sizeof(int32_t) * 6 * (count + 1));
-  int32_t *oc = work, *ic = oc + count, *tap = ic + count, *key = tap + count, *order = key + count, *half = order + count;
-  for (int64_t k = 0; k < count; k++) {
-    oc[k] = index[k] / (per_group * taps);
-    ic[k] = index[k] / taps % per_group + oc[k] / out_per_group * per_group;
-    tap[k] = index[k] % taps;
-    order[k] = (int32_t)k;
-  }
-  int32_t *scratch = malloc(sizeof(int32_t) * ((s.inputs > s.outputs ? s.inputs : s.outputs) + 1));
-  sorted(order, half, ic, count, s.inputs, scratch);
-  for (int64_t k = 0; k < count; k++) key[k] = oc[k] * taps + tap[k];
-  sorted(half, slot_forward, key, count, (int64_t)s.outputs * taps, rows_forward);
-  for (int64_t k = 0; k < count; k++) {
-    const int32_t at = slot_forward[k];
-    offset_forward[k] = (tap[at] / s.kw * s.w + tap[at] % s.kw) * s.inputs + ic[at];
-  }
-  sorted(order, half, oc, count, s.outputs, scratch);
-  for (int64_t k = 0; k < count; k++) {
-    const int a = tap[k] / s.kw, b = tap[k] % s.kw, a_in = a / s.sh, b_in = b / s.sw;
-    const phase r = s.rows_of[a % s.sh], c = s.cols_of[b % s.sw];
-    const int segment = s.along_blocks ? r.start * s.kw + r.count * c.start + a_in * c.count + b_in
-                                       : r.start * s.sw + b % s.sw * r.count + a_in;
-    key[k] = (oc[k] / s.tile * s.inputs + ic[k]) * s.segments + segment;
-  }
-  const int64_t tiles = (s.outputs + s.tile - 1) / s.tile;
-  sorted(half, slot_backward, key, count, tiles * s.inputs * s.segments, rows_backward);
-  for (int64_t k = 0; k < count; k++) {
-    const int32_t at = slot_backward[k];
-    const int a = tap[at] / s.kw / s.sh, b = tap[at] % s.kw / s.sw;
-    offset_backward[k] = (s.along_blocks ? 0 : -(a * s.pad.width + b) * s.tile) + oc[at] % s.tile;
-  }
-  free(scratch);
-  free(work);
-}
+#include "plan.h"
+#include "layout.h"
 
 /* mu and sigma^2 side by side in the order of a pass. */
 static float *packed(const plan *p, const float *mu, const float *sigma) {
@@ -287,42 +238,6 @@ void leanbayes_backward(const int32_t *shape, int64_t count, const int32_t *rows
 #pragma omp parallel for schedule(static)
     for (int64_t k = 0; k < count; k++) dsigma[k] *= 2.0f * sigma[k];
   free(w);
-}
-
-/* (batch, channels, positions) to [blocks][positions][channels][LANES] and back; lanes beyond the batch are zero. */
-void leanbayes_block(const float *x, float *y, int64_t batch, int64_t channels, int64_t positions) {
-  const int64_t blocks = (batch + LANES - 1) / LANES;
-#pragma omp parallel for collapse(2) schedule(static)
-  for (int64_t b = 0; b < blocks; b++)
-    for (int64_t c = 0; c < channels; c++)
-      for (int64_t s0 = 0; s0 < positions; s0 += LANES) {
-        float tile[LANES][LANES];
-        const int64_t width = positions - s0 < LANES ? positions - s0 : LANES;
-        for (int64_t l = 0; l < LANES; l++) {
-          const int64_t datum = b * LANES + l;
-          for (int64_t s = 0; s < width; s++)
-            tile[s][l] = datum < batch ? x[(datum * channels + c) * positions + s0 + s] : 0.0f;
-        }
-        for (int64_t s = 0; s < width; s++)
-          memcpy(y + ((b * positions + s0 + s) * channels + c) * LANES, tile[s], sizeof(tile[s]));
-      }
-}
-
-void leanbayes_unblock(const float *y, float *x, int64_t batch, int64_t channels, int64_t positions) {
-  const int64_t blocks = (batch + LANES - 1) / LANES;
-#pragma omp parallel for collapse(2) schedule(static)
-  for (int64_t b = 0; b < blocks; b++)
-    for (int64_t c = 0; c < channels; c++)
-      for (int64_t s0 = 0; s0 < positions; s0 += LANES) {
-        float tile[LANES][LANES];
-        const int64_t width = positions - s0 < LANES ? positions - s0 : LANES;
-        for (int64_t s = 0; s < width; s++) {
-          const float *run = y + ((b * positions + s0 + s) * channels + c) * LANES;
-          for (int64_t l = 0; l < LANES; l++) tile[l][s] = run[l];
-        }
-        for (int64_t l = 0; l < LANES && b * LANES + l < batch; l++)
-          memcpy(x + ((b * LANES + l) * channels + c) * positions + s0, tile[l], sizeof(float) * width);
-      }
 }
 
 /* Mean and biased variance by channel. sizes: see extent. */
