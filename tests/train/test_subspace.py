@@ -4,6 +4,7 @@ import copy
 import math
 import subprocess
 import sys
+import weakref
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from leanbayes.posteriors.scale import std_from_rho
 from leanbayes.sampling import using
 from leanbayes.train import growth, slots
 from leanbayes.train.callbacks import State, notify
+from leanbayes.train.growth import Activation
 from leanbayes.train.subspace import replacement_rate
 
 ROOT = Path(__file__).parents[2]
@@ -210,6 +212,20 @@ def test_blocked_activations_give_the_same_places_as_dense_ones(monkeypatch):
         Loop(model, torch.optim.SGD(model.parameters(), lr=0.05), x=x).step()
         found.append([set(q.index.tolist()) for q in weights(model)])
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("addition", ["sample", "mean", "steps"])
+@pytest.mark.parametrize("dense_above", [1.0, 0.0])
+def test_an_update_lets_the_activations_go(dense_above, addition, monkeypatch):
+    """Those of the pass were once kept by hooks that held the tensors they were on, more with every update."""
+    monkeypatch.setattr("leanbayes.layers.sparse.DENSE_ABOVE", dense_above)
+    model = converted(lb.SparseSubspace(**always(addition=addition, addition_steps=1)), convolutional())
+    seen = []
+    for layer in model:
+        layer.register_forward_hook(lambda layer, args, output: seen.append(weakref.ref(Activation.of(output).values)))
+    Loop(model, torch.optim.SGD(model.parameters(), lr=0.05), x=torch.randn(40, 2, 6, 6)).step()
+    assert len(seen) >= 8
+    assert not any(ref() is not None for ref in seen)
 
 
 def test_nothing_of_a_layers_size_is_stored():

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -157,12 +156,12 @@ class Alternation(Callback):
         q, out = _weight(layer), Activation.of(output)
         if not (torch.is_grad_enabled() and out.values.requires_grad):
             return
-        x = Activation.of(args[0] if args else kwargs["input"])
+        x, shape = Activation.of(args[0] if args else kwargs["input"]), out.shape
         self.open[q] = self.open.get(q, 0) + 1
 
-        def arrive(grad: Tensor) -> None:
+        def arrive(grad: Tensor) -> None:  # must not hold the output, which holds its hook: nobody would free them
             self.open[q] -= 1
-            self.arrived.setdefault(q, []).append(Use.of(layer.shell, x, replace(out, values=grad)))
+            self.arrived.setdefault(q, []).append(Use.of(layer.shell, x, Activation(grad, shape)))
             # at once, so that the activations can go; but processes have to do it in one order, after the pass
             if self.open[q] == 0 and not _distributed():
                 self._gather(q)
