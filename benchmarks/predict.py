@@ -82,7 +82,7 @@ def patches(quick: bool) -> list[Case]:
     from leanbayes.models import pyramidnet_cifar, pyramidnet_small, resnet18_cifar
 
     def resnet() -> nn.Module:
-        return resnet18_cifar(width=4 if quick else 16)
+        return resnet18_cifar(width=4 if quick else 64)
 
     def pyramid() -> nn.Module:
         return pyramidnet_cifar(depth=8, alpha=6, width=4) if quick else pyramidnet_small()

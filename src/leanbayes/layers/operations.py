@@ -79,12 +79,8 @@ def refusal(module: nn.Module) -> str | None:
     kind = next((c for c in _OPERATIONS if isinstance(module, c)), None)
     if kind is None:
         return f"no operation for {type(module).__name__}"
-    if parametrize.is_parametrized(module):
-        return "its weight is parametrised (remove the parametrisation first)"
-    if isinstance(module, nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params():
-        return "its shape is not known yet (run one batch through the lazy module first)"
-    if type(module).forward is not kind.forward or "forward" in module.__dict__:
-        return f"{type(module).__name__} has a forward of its own"
+    if (why := unusual(module, kind)) is not None:
+        return why
     if not isinstance(module._parameters.get("weight"), nn.Parameter):
         return "it has no weight parameter (weight norm by hook, or removed)"
     if isinstance(module, nn.Embedding) and module.max_norm is not None:
@@ -95,4 +91,19 @@ def refusal(module: nn.Module) -> str | None:
         return "its weight is not floating point"
     if module._modules or module._buffers:
         return "it has submodules or buffers of its own, which a stand-in would lose"
+    return None
+
+
+def unusual(module: nn.Module, kind: type[nn.Module]) -> str | None:
+    """Why a module of a kind may not compute as its kind does, or None.
+
+    >>> unusual(nn.LazyLinear(3), nn.Linear)
+    'its shape is not known yet (run one batch through the lazy module first)'
+    """
+    if parametrize.is_parametrized(module):
+        return "its weight is parametrised (remove the parametrisation first)"
+    if isinstance(module, nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params():
+        return "its shape is not known yet (run one batch through the lazy module first)"
+    if type(module).forward is not kind.forward or "forward" in module.__dict__:
+        return f"{type(module).__name__} has a forward of its own"
     return None

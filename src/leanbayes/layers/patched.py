@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.nn.utils import parametrize
 
 from ..kl import kl
 from ..sampling import context, draw
 from . import folded
-from .operations import WEIGHT_LAYERS, operation_of
+from .operations import WEIGHT_LAYERS, operation_of, unusual
 from .operations import refusal as weight_refusal
 from .shell import StandIn
 
@@ -189,12 +188,8 @@ def refusal(module: nn.Module) -> str | None:
     if not is_norm(module):
         return weight_refusal(module)
     kind = next(kind for kind in _NORMS if isinstance(module, kind))
-    if parametrize.is_parametrized(module):
-        return "its weight is parametrised (remove the parametrisation first)"
-    if isinstance(module, nn.modules.lazy.LazyModuleMixin) and module.has_uninitialized_params():
-        return "its shape is not known yet (run one batch through the lazy module first)"
-    if type(module).forward is not kind.forward or "forward" in module.__dict__:
-        return f"{type(module).__name__} has a forward of its own"
+    if (why := unusual(module, kind)) is not None:
+        return why
     if module._parameters.get("weight") is None:
         return "it has no weight to patch"
     return "it has submodules of its own, which a stand-in would lose" if module._modules else None
