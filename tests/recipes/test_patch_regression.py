@@ -11,7 +11,8 @@ from scipy import stats
 
 from leanbayes.recipes import patch_regression as recipe
 from leanbayes.recipes.base import reproduce
-from leanbayes.recipes.patch_regression import METHODS, SETTINGS, Setting, Split, Task
+from leanbayes.recipes.patch_regression import METHODS, SETTINGS, Setting
+from leanbayes.recipes.patch_splits import Split, Task
 from leanbayes.recipes.patch_stack import Schedule, stacked
 from leanbayes.recipes.table import result_table
 

@@ -14,7 +14,8 @@ from torch import nn
 import leanbayes as lb
 from leanbayes.recipes import sparse, sparse_accuracy, sparse_criteria
 from leanbayes.recipes.base import Jobs, recipes, reproduce
-from leanbayes.recipes.sparse import digits, kl_weight, lenet, mlp, optimizer, published, resnet, weights_in_use
+from leanbayes.recipes.sparse import digits, kl_weight, lenet, mlp, optimizer, published, resnet
+from leanbayes.recipes.sparse_measures import weights_in_all, weights_in_use
 from leanbayes.recipes.table import result_table
 
 QUALITY = {"accuracy", "nll", "ece", "classwise_l2"}
@@ -193,7 +194,7 @@ def test_scales_have_no_weight_decay():
 
 def test_weights_in_use_counts_each_once():
     model = nn.Sequential(nn.Linear(10, 10), nn.Linear(10, 10), nn.Linear(10, 10), nn.BatchNorm1d(10))
-    assert weights_in_use(model) == sparse.weights_in_all(model) == 300
+    assert weights_in_use(model) == weights_in_all(model) == 300
     lb.bayesianize_(model, {"0": lb.SparseSubspace(density=0.2), "1": lb.MeanField()})
     assert weights_in_use(model) == 20 + 100 + 100
     lb.prune_(model, fraction=0.5)

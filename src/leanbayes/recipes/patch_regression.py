@@ -30,6 +30,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .base import Jobs, Metrics, Row, recipe
+from .patch_splits import Split, Task, splits_of
 from .patch_stack import Schedule, stacked, train, write_back
 
 if TYPE_CHECKING:
@@ -38,16 +39,6 @@ if TYPE_CHECKING:
 METHODS = ("ECMP", "EMP", "vanilla", "dropout", "ensemble", "mean-field")
 COMPONENTS = 5
 TAU = 0.1
-
-
-@dataclass(frozen=True)
-class Task:
-    """A data set: how many of its splits, and how long, and how wide."""
-
-    data: str
-    splits: int = 20
-    epochs: int = 4000
-    hidden: int = 50
 
 
 @dataclass(frozen=True)
@@ -176,49 +167,6 @@ def ceiling(tau: float) -> float:
     -2.07
     """
     return 0.5 * math.log(tau / (2 * math.pi))
-
-
-@dataclass(frozen=True)
-class Split:
-    """The parts of one split, inputs (rows, features) and targets (rows, 1) standardised by the training part.
-
-    scale: the standard deviation of the training targets, in their own unit.
-    """
-
-    x: Tensor
-    y: Tensor
-    x_test: Tensor
-    y_test: Tensor
-    scale: float
-
-
-def splits_of(task: Task) -> list[Split]:
-    """All splits of a set."""
-    from ..data import load
-
-    if task.data == "digits":
-        return _ink(task.splits)
-    found = [load(task.data, split=number, val_fraction=0) for number in range(task.splits)]
-    parts = [(one.train.tensors, one.test.tensors, one.y_std) for one in found]
-    return [Split(train[0], train[1], test[0], test[1], scale) for train, test, scale in parts]
-
-
-def _ink(splits: int) -> list[Split]:
-    """A regression that needs no download: from the left halves of the digits to the ink in the right ones."""
-    import torch
-
-    from ..data import load
-
-    data = load("digits", parts="test", normalise=False).test.tensors[0][:, 0]
-    x, y = data[:, :, :4].sum(2), data[:, :, 4:].sum((1, 2)).unsqueeze(1)
-    found = []
-    for number in range(splits):
-        order = torch.randperm(len(x), generator=torch.Generator().manual_seed(number))
-        train_rows, test_rows = order[30:], order[:30]
-        a, b = ((t - t[train_rows].mean(0)) / (t[train_rows].std(0, correction=0) + 1e-8) for t in (x, y))
-        scale = float(y[train_rows].std(correction=0))
-        found.append(Split(a[train_rows], b[train_rows], a[test_rows], b[test_rows], scale))
-    return found
 
 
 def network(method: str, features: int, hidden: int, rate: float = 0.0) -> nn.Sequential:

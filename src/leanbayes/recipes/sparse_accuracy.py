@@ -17,7 +17,8 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from .base import Jobs, Metrics, Row, recipe
-from .sparse import Run, Setting, digits, lenet, pruned_, published, quality, resnet, seeds, size
+from .sparse import Run, Setting, digits, lenet, published, resnet, seeds
+from .sparse_measures import pruned_, quality, size
 
 if TYPE_CHECKING:
     from torch import nn

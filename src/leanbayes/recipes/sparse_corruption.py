@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from . import workload
 from .base import Jobs, Metrics, Row, recipe
-from .sparse import Setting, digits, done, lenet, published, resnet, scores
+from .sparse import Setting, digits, done, lenet, published, resnet
+from .sparse_measures import scores
 
 if TYPE_CHECKING:
     from torch import nn

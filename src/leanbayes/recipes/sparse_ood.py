@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 from . import workload
 from .base import Jobs, Metrics, Row, recipe
-from .sparse import Setting, digits, done, lenet, published, quality, resnet
+from .sparse import Setting, digits, done, lenet, published, resnet
+from .sparse_measures import quality
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
