@@ -9,6 +9,7 @@ layers patched the samples are one larger batch, and those that take the same co
 them; with the output layer patched all that precedes it runs once. These are timed by the CPU's clock, in turns.
 
     python benchmarks/predict.py
+    python benchmarks/predict.py --patches --threads 1 --repeats 3 --output benchmarks/results/predict_patches.json
 """
 
 from __future__ import annotations
@@ -182,25 +183,25 @@ def measure(case: Case, repeats: int) -> dict[str, Any]:
 def main() -> None:
     """Measure, print and write."""
     arguments = parser(__doc__, repeats=5)
-    arguments.add_argument("--patches", action="store_true", help="measure patches alone")
+    arguments.add_argument("--patches", action="store_true", help="measure patches instead")
     options = arguments.parse_args()
     if options.quick:
         options.repeats = 1
     torch.set_num_threads(options.threads)
-    raw, ratios = {}, {}
-    if not options.patches:
+    if options.patches:
+        raw = measure_patches(patches(options.quick), options.repeats)
+        ratios = {f"{name}: 200 samples / 200 passes": v["predict"]["median_of_ratios"] for name, v in raw.items()}
+    else:
         raw = {case.name: measure(case, options.repeats) for case in cases(options.quick)}
         last = raw[LAST_LAYER]
         ratios = {f"{last['samples']} samples of the last layer / one forward pass": last["vmap"]["ratio_of_minima"]}
         ratios |= {f"{name}: vmap / loop": found["vmap_over_loop"] for name, found in raw.items()}
-    patched = measure_patches(patches(options.quick), options.repeats)
-    ratios |= {f"{name}: 200 samples / 200 passes": v["predict"]["median_of_ratios"] for name, v in patched.items()}
     header = ("", "samples", "prefix", "loop", "vmap", "vmap / loop", "factor r", "auto", "samples / passes")
     publish(
-        result("predict", ratios, raw | patched),
+        result("predict", ratios, raw),
         options,
         f"Prediction, {torch.get_num_threads()} threads; costs in forward passes of the plain network",
-        [header, *map(_row, raw.items()), *map(_patch_row, patched.items())],
+        [header, *map(_patch_row if options.patches else _row, raw.items())],
     )
 
 

@@ -71,6 +71,16 @@ def test_committed_results_have_that_shape_too(name: str) -> None:
     check_shape(json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text()), name)
 
 
+def test_patches_are_a_result_of_their_own() -> None:
+    arguments = ("--patches", "--quick", "--json", "--threads", "1")
+    data: dict[str, Any] = json.loads(python("benchmarks/predict.py", *arguments).stdout)
+    committed = json.loads((ROOT / "benchmarks" / "results" / "predict_patches.json").read_text())
+    for found in (data, committed):
+        check_shape(found, "predict")
+        assert all(name.endswith("200 samples / 200 passes") for name in found["ratios"])
+    assert "--patches" in committed["command"]
+
+
 def check_shape(data: dict[str, Any], name: str) -> None:
     assert data["benchmark"] == name
     assert data["command"].startswith(f"python benchmarks/{name}.py")
