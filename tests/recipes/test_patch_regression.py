@@ -139,3 +139,22 @@ def test_an_ensemble_has_five_networks_a_split(monkeypatch):
     recipe.measured(Task("none", splits=2, epochs=1, hidden=4), "ensemble", setting)
     assert [len(models) for models in asked] == [5, 5]
     assert len({id(model) for models in asked for model in models}) == 10
+
+
+def test_starts_are_averaged_and_statistics_settled(monkeypatch):
+    """Three networks a split, each asked alone, before and after their statistics are re-estimated."""
+    asked = []
+    monkeypatch.setattr(recipe, "splits_of", lambda task: [split_of(20, seed) for seed in range(task.splits)])
+
+    def quality(models, split, samples):
+        asked.append((id(models[0]), [b.clone() for n, b in models[0].named_buffers() if "running" in n]))
+        return {"rmse": float(len(asked)), "lpd": -1.0}
+
+    monkeypatch.setattr(recipe, "quality", quality)
+    found = recipe.measured(Task("none", splits=2, epochs=1, hidden=4), "ECMP", Setting((), samples=5))
+    assert [found[f"{split} rmse"] for split in (0, 1)] == [2.0, 5.0]
+    assert [found[f"{split} rmse, settled"] for split in (0, 1)] == [8.0, 11.0]
+    assert [one for one, _ in asked[:6]] == [one for one, _ in asked[6:]]
+    assert len({one for one, _ in asked}) == 6
+    for (_, before), (_, after) in zip(asked[:6], asked[6:], strict=True):
+        assert not any(torch.equal(a, b) for a, b in zip(before, after, strict=True))
