@@ -1,10 +1,12 @@
 """What every registered method owes its users. A new method is tested by being registered; nothing is added here."""
 
 import copy
+import gc
 import io
 import json
 import math
 import pickle
+import weakref
 
 import pytest
 import torch
@@ -19,6 +21,7 @@ from leanbayes.layers import BayesLayer
 from leanbayes.posteriors import Posterior
 from leanbayes.registry import methods
 from leanbayes.sampling import sites
+from leanbayes.train.growth import Activation
 
 from ..snapshots import snapshot
 from .networks import NETWORKS, data
@@ -105,6 +108,22 @@ def test_training_moves_what_should_move_and_nothing_else(method, network):
     with torch.no_grad():
         model(data(network)[0])
     assert snapshot(model)[:2] == after[:2]
+
+
+def test_a_step_lets_its_activations_go(method, network):
+    """What one step leaves behind, every step leaves behind."""
+    model, _ = converted(method, network)
+    seen = []
+    for module in model.modules():
+        module.register_forward_hook(lambda m, args, out: seen.append(weakref.ref(Activation.of(out).values)))
+    gc.collect()
+    gc.disable()
+    try:
+        train(model, *data(network), steps=2)
+        assert seen
+        assert not any(ref() is not None for ref in seen)
+    finally:
+        gc.enable()
 
 
 def test_a_seed_repeats_a_prediction_whatever_the_chunk(method, network):

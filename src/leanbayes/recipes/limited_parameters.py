@@ -34,7 +34,7 @@ PAPER: dict[str, dict[str, float]] = {
     seeds={name: max(setting.seeds for setting in settings) for name, settings in SETTINGS.items()},
 )
 def rows(preset: str, jobs: Jobs) -> Iterator[Row]:
-    """A row a method; the setting is its width."""
+    """A row a method; the setting says whether its width is fixed or drawn."""
     for setting in SETTINGS[preset]:
         for name, paper in PAPER.items():
             kind = "SVB" if name == "SVB" else "BN3"
