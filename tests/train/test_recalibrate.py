@@ -147,3 +147,47 @@ def test_without_batch_norm_or_data_it_is_refused_and_nothing_changes():
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
     assert all(torch.equal(v, zero_before[k]) for k, v in zero.state_dict().items())
     assert model[1].momentum == 0.1
+
+
+def patched(**options):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, 7), nn.BatchNorm1d(7), nn.Linear(7, 3))
+    lb.bayesianize_(model, {nn.BatchNorm1d: lb.Patch(3, perturbation=0.5, **options)})
+    return model
+
+
+def test_patched_layers_average_over_their_components():
+    """The second layer's statistics are those of many draws of the first one's components, by hand."""
+    model = patched(cross=False)
+    lb.recalibrate_(model, (X,), passes=200)
+    assert torch.allclose(model[0].running_mean, X.mean(0), atol=1e-5)
+    gammas, betas = (model[0].posteriors[name].centres.detach() for name in ("weight", "bias"))
+    normal = (X - X.mean(0)) / X.std(0, correction=0)
+    with torch.no_grad():
+        each = torch.stack([model[1](normal * g + b).mean(0) for g, b in zip(gammas, betas, strict=True)])
+    error = each.std(0, correction=0) / 1000**0.5  # 200 passes of 5 batches, a component each
+    assert ((model[2].running_mean - each.mean(0)).abs() < 4.5 * error + 2e-3).all()  # batches have means of their own
+    assert model[2].shell.momentum == 0.1
+    assert ((model[2].running_mean - each[1]).abs() > 10 * error).any()  # component 0 is close to the mean
+
+
+def test_components_with_statistics_of_their_own_get_their_own():
+    model = patched(cross=False, statistics="component")
+    lb.recalibrate_(model, (X + 3,), passes=20)
+    for k in range(3):  # the inputs of the first layer do not depend on what it draws
+        assert torch.allclose(model[0].running_mean[k], (X + 3).mean(0), atol=0.1)
+    assert model[0].num_batches_tracked.sum() == 100
+    before = {name: b.clone() for name, b in model.named_buffers()}
+    with pytest.raises(ConversionError, match="use at='samples'"):
+        lb.recalibrate_(model, (X,), at="means")
+    assert all(torch.equal(b, before[name]) for name, b in model.named_buffers())
+    assert not collected_at_means(model)
+
+
+def test_every_pass_reads_the_same_number_of_data():
+    model, read = nn.Sequential(nn.BatchNorm1d(5)), []
+    model.register_forward_pre_hook(lambda _, inputs: read.append(len(inputs[0])))
+    lb.recalibrate_(model, DataLoader(TensorDataset(X), 100), data=250, passes=2)
+    assert read == [100, 100, 50] * 2
+    with pytest.raises(ConfigError, match="passes"):
+        lb.recalibrate_(model, (X,), passes=0)

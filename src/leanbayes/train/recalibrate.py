@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, Literal
 
 import torch
@@ -24,6 +25,7 @@ def recalibrate_(
     *,
     at: Literal["samples", "means"] = "samples",
     data: int | None = None,
+    passes: int = 1,
     momentum: float | None = None,
     seed: int = 0,
 ) -> nn.Module:
@@ -36,6 +38,8 @@ def recalibrate_(
     at: "samples" runs the model as in training, with noise on; "means" runs it at the posterior means, dropout off, for
         `predict(..., mean_only=True)` and for that alone: under noise those statistics are wrong in turn. Keep a copy.
     data: how many data to read, 1,024 say; None reads all.
+    passes: how often to read them; each pass has other noise, which is worth it where a draw is shared by a whole batch
+        and moves it far, as in patched norm layers.
     momentum: None gives the plain average over the data read, each batch by its size; a number updates the statistics
         that are there, as torch's BatchNorm does.
 
@@ -52,6 +56,7 @@ def recalibrate_(
         raise ConfigError(f"at: expected 'samples' or 'means', received {at!r}")
     if data is not None:
         check_integers(data=data)
+    check_integers(passes=passes)
     if momentum is not None:
         check_numbers(momentum=momentum)
         if momentum > 1:
@@ -59,26 +64,36 @@ def recalibrate_(
     norms = _norms(model)
     if not norms:
         raise ConversionError("expected a model with BatchNorm layers that track statistics, found none")
+    apart = [norm for norm in norms if getattr(norm, "statistics", "shared") == "component"]
+    if apart and at == "means":
+        raise ConversionError(
+            "at='means': expected statistics that all components share, received Patch(statistics='component'), whose "
+            "means are those of no single component; use at='samples'"
+        )
     feed = feeds.feed(loader, batch_size=BATCH, seed=seed)
-    kept = [(norm, norm.momentum, {k: v.clone() for k, v in norm._buffers.items() if v is not None}) for norm in norms]
+    kept = [
+        (norm, options.momentum, {k: v.clone() for k, v in norm._buffers.items() if v is not None})
+        for norm, options in norms.items()
+    ]
     device = next(b.device for norm in norms for b in norm.buffers())
     try:
         with undisturbed(model), sampling.using(mean_only=at == "means"):
             torch.manual_seed(sampling.mix(seed, 0))
             for module in model.modules() if at == "samples" else norms:
                 module.training = True
+            for norm in apart if momentum is None else ():
+                norm.num_batches_tracked.zero_()  # type: ignore[union-attr, operator]
             seen = 0
-            for batch in feed.epoch(0):
-                inputs = batches.to(batches.split(batch)[0], device)
-                left = batches.size(inputs) if data is None else min(data - seen, batches.size(inputs))
-                if left < 1 or (left == 1 and seen):  # a single datum has no variance
+            for inputs in _read(feed, data, passes):
+                size = batches.size(inputs)
+                if size == 1 and seen:  # a single datum has no variance
                     continue
-                seen += left
-                for norm in norms:
-                    norm.momentum = left / seen if momentum is None else momentum
-                batches.call(model, batches.rows(inputs, 0, left))
-                if seen == data:
-                    break
+                seen += size
+                for norm, options in norms.items():
+                    options.momentum = size / seen if momentum is None else momentum
+                    if norm in apart:  # each component by its own count of batches
+                        options.momentum = momentum
+                batches.call(model, batches.to(inputs, device))
         if not seen:
             raise DataError("expected at least one datum to estimate BatchNorm's statistics from, received none")
     except BaseException:
@@ -88,7 +103,7 @@ def recalibrate_(
         raise
     finally:
         for norm, before, _ in kept:
-            norm.momentum = before
+            norms[norm].momentum = before
     for norm in norms:
         norm.__dict__.pop(_MARK, None)
         if at == "means":
@@ -107,9 +122,29 @@ def collected_at_means(model: nn.Module) -> bool:
     return bool(norms) and all(norm.__dict__.get(_MARK) == _batches_seen(norm) for norm in norms)
 
 
-def _norms(model: nn.Module) -> list[_BatchNorm]:
-    return [m for m in model.modules() if isinstance(m, _BatchNorm) and m.running_mean is not None]
+def _read(feed: feeds.Feed, data: int | None, passes: int) -> Iterator[Any]:
+    """The inputs of all batches of some passes, of each the first ``data``."""
+    for number in range(passes):
+        left = data
+        for batch in feed.epoch(number):
+            inputs = batches.split(batch)[0]
+            if left is not None:
+                inputs = batches.rows(inputs, 0, min(left, batches.size(inputs)))
+                left -= batches.size(inputs)
+            if batches.size(inputs):
+                yield inputs
+            if left == 0:
+                break
 
 
-def _batches_seen(norm: _BatchNorm) -> int:
-    return -1 if norm.num_batches_tracked is None else int(norm.num_batches_tracked)
+def _norms(model: nn.Module) -> dict[nn.Module, _BatchNorm]:
+    """The layers that keep running statistics, each with the module that has its options: itself, or its shell."""
+    every = {module: getattr(module, "shell", module) for module in model.modules()}
+    return {
+        m: own for m, own in every.items() if isinstance(own, _BatchNorm) and m._buffers["running_mean"] is not None
+    }
+
+
+def _batches_seen(norm: nn.Module) -> int:
+    count = norm._buffers["num_batches_tracked"]
+    return -1 if count is None else int(count.sum())
