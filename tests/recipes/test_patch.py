@@ -50,7 +50,7 @@ def test_networks_are_trained_once_for_all_recipes(tmp_path, monkeypatch):
 
 def test_a_network_read_back_is_the_one_that_was_trained(tmp_path):
     setting = patch.digits()
-    data, run = patch.load(setting.run), setting.of("ECMP (BN+out)")
+    data, run = patch.load(setting.run), replace(setting.of("ECMP (BN+out)"), rate=0.1)
     one, two = (patch.network_of(Jobs(tmp_path / "pieces"), run, 0, data) for _ in range(2))
     x = data.val.tensors[0]
     assert torch.equal(patch.probabilities(one, x, 20, 0), patch.probabilities(two, x, 20, 0))
@@ -66,19 +66,20 @@ def test_validation_images_are_not_trained_on():
     assert torch.equal(whole, lb.data.load("digits", val_fraction=0).train.tensors[0][:600])
 
 
-def test_dropout_takes_the_rate_with_the_lowest_validation_loss(monkeypatch):
+@pytest.mark.parametrize("method", ["dropout", "EMP (BN)", "ECMP (BN+out)"])
+def test_methods_take_the_rate_with_the_lowest_validation_loss(method, monkeypatch):
     losses = {0.1: 0.5, 0.2: 0.3, 0.4: 0.9}
     monkeypatch.setattr(patch, "validation_loss", lambda jobs, run, seed, data: losses[run.rate])
     monkeypatch.setattr(patch, "network_of", lambda jobs, run, seed, data: run.rate)
-    setting = patch.digits(rates=tuple(losses))
-    model, run = patch.chosen(Jobs(None), setting, "dropout", 0, None)
+    setting = patch.digits(rates=tuple(losses), perturbations=tuple(losses))
+    model, run = patch.chosen(Jobs(None), setting, method, 0, None)
     assert (model, run.rate) == (0.2, 0.2)
 
 
 def test_first_samples_are_those_of_a_smaller_prediction():
     setting = patch.digits()
     data = patch.load(setting.run)
-    model = patch.trained(replace(setting.of("ECMP (BN+out)"), epochs=1), 0, data)
+    model = patch.trained(replace(setting.of("ECMP (BN+out)"), rate=0.1, epochs=1), 0, data)
     x = data.test.tensors[0][:20]
     for size, probs in patch_samples.prefixes(model, x, (1, 5, 10), seed=3).items():
         wanted = lb.predict(model, x, samples=size, seed=3, task="classification").probs

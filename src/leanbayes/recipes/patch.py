@@ -1,10 +1,13 @@
 """What the recipes of ensemble model patching on images share: networks, how they are trained and kept, and metrics.
 
 As published: Adam at its default settings without a schedule, an L2 penalty of 0.001 / batch size on everything
-(appendix C.1), K = 5 components, the network at the end of training. Components of norm layers start a tenth apart,
-those of the output afresh. Dropout acts on the channels into every convolution but the first, and on the inputs of the
-output (the paper's acts in front of every BatchNorm, at a rate of 0.005 that it calls "probably not optimal"); its rate
-is the candidate with the lowest loss on validation data, a tenth of the training images that no method is trained on.
+(appendix C.1), K = 5 components, the network at the end of training. Components of the output start afresh. Dropout
+acts on the channels into every convolution but the first, and on the inputs of the output (the paper's acts in front
+of every BatchNorm, at a rate of 0.005 that it calls "probably not optimal").
+
+How strong the noise is decides over everything here: the rate of dropout, and how far apart the components of norm
+layers start (the paper does not say). Each method gets the candidate with the lowest loss on validation data, a tenth
+of the training images that no method is trained on.
 
 A network is trained once for all of these recipes (`Jobs.network`).
 """
@@ -32,8 +35,8 @@ BINS: dict[str, Any] = {"bins": 20, "min_count": 6}  # appendix D.2
 class Run(workload.Run):
     """One training run; see `recipes.workload.Run` for the other fields.
 
-    method: one of METHODS. rate: of dropout. limit: training images, of which a tenth become validation data.
-    penalty: the L2 penalty, times the batch size.
+    method: one of METHODS. rate: of dropout, or the perturbation of patches. limit: training images, of which a tenth
+    become validation data. penalty: the L2 penalty, times the batch size.
     """
 
     method: str = "vanilla"
@@ -48,24 +51,32 @@ class Run(workload.Run):
 
 @dataclass(frozen=True)
 class Setting:
-    """A network on its data. seeds: how many. samples: networks drawn to predict. rates: candidates for dropout."""
+    """A network on its data. seeds: how many. samples: networks drawn to predict.
+
+    rates, perturbations: the candidates for dropout and for patches.
+    """
 
     run: Run
     seeds: int = 3
     samples: int = 50
     rates: tuple[float, ...] = (0.02, 0.05, 0.1)
+    perturbations: tuple[float, ...] = (0.1, 0.3, 0.5)
     methods: tuple[str, ...] = METHODS
 
     def of(self, method: str) -> Run:
-        """The run of a method; that of dropout has yet to get its rate."""
+        """The run of a method, which has yet to get its rate."""
         return replace(self.run, method=method)
+
+    def candidates(self, method: str) -> tuple[float, ...]:
+        """The rates that a method chooses from; none for the vanilla network."""
+        return {"vanilla": (), "dropout": self.rates}.get(method, self.perturbations)
 
 
 def digits(**changes: Any) -> Setting:
     """A perceptron on the embedded digits, for the smoke presets."""
     options = {"hidden": (32,), "batch_norm": True}
     run = Run("digits", "mlp", options, epochs=2, lr=0.02, batch_size=50, limit=600, test_limit=150)
-    return replace(Setting(run, seeds=1, samples=5, rates=(0.1,)), **changes)
+    return replace(Setting(run, seeds=1, samples=5, rates=(0.1,), perturbations=(0.1,)), **changes)
 
 
 def resnet(**changes: Any) -> Setting:
@@ -82,13 +93,15 @@ def pyramid(**changes: Any) -> Setting:
     options = {"depth": 8, "alpha": 24, "width": 16}
     run = Run("cifar10", "pyramidnet_cifar", options, epochs=20, batch_size=128, limit=5000, test_limit=2000)
     both = ("vanilla", "dropout", "EMP (BN+out)", "ECMP (BN+out)")
-    return replace(Setting(run, seeds=1, samples=20, rates=(0.02, 0.1), methods=both), **changes)
+    few = {"rates": (0.02, 0.1), "perturbations": (0.1, 0.3)}
+    return replace(Setting(run, seeds=1, samples=20, methods=both), **{**few, **changes})
 
 
 def published(**changes: Any) -> Setting:
     """PyramidNet (110, alpha 270) on CIFAR-100 for 400 epochs. ImageNet, the paper's other data, is not read here."""
     run = Run("cifar100", "pyramidnet_cifar", epochs=400, batch_size=256, augment=True)
-    return replace(Setting(run, samples=200, rates=(0.005, 0.02, 0.05, 0.1)), **changes)
+    wide = {"rates": (0.005, 0.02, 0.05, 0.1), "perturbations": (0.1, 0.2, 0.3, 0.5)}
+    return replace(Setting(run, samples=200), **{**wide, **changes})
 
 
 def load(run: Run) -> DataSet:
@@ -111,7 +124,8 @@ def rules(run: Run, model: nn.Module) -> Any:
         return None
     if run.method == "dropout":
         return Dropout(run.rate)
-    patch = Patch(run.components, cross=run.method.startswith("ECMP"), prior=None, init="fresh")
+    cross = run.method.startswith("ECMP")
+    patch = Patch(run.components, cross=cross, prior=None, init="fresh", perturbation=run.rate)
     return norms_and_output(model, patch) if run.method.endswith("(BN+out)") else norms(patch)
 
 
@@ -147,11 +161,10 @@ def network_of(jobs: Jobs, run: Run, seed: int, data: DataSet) -> nn.Module:
 
 
 def chosen(jobs: Jobs, setting: Setting, method: str, seed: int, data: DataSet) -> tuple[nn.Module, Run]:
-    """The network of a method, with its run: of dropout the one whose rate does best on the validation data."""
+    """The network of a method, with its run: the one whose rate does best on the validation data."""
     run = setting.of(method)
-    if method == "dropout":
-        runs = [replace(run, rate=rate) for rate in setting.rates]
-        run = min(runs, key=lambda one: validation_loss(jobs, one, seed, data))
+    if runs := [replace(run, rate=rate) for rate in setting.candidates(method)]:
+        run = min(runs, key=lambda one: validation_loss(jobs, one, seed, data)) if len(runs) > 1 else runs[0]
     return network_of(jobs, run, seed, data), run
 
 
@@ -189,5 +202,5 @@ def scores(probs: Tensor, targets: Tensor) -> Metrics:
 
 def key(setting: Setting, method: str, seed: int, what: str, **also: Any) -> Mapping[str, Any]:
     """All that a piece depends on, for `Jobs`."""
-    rates = {"rates": list(setting.rates)} if method == "dropout" else {}
+    rates = {"rates": list(found)} if (found := setting.candidates(method)) else {}
     return {"measured": what, **setting.of(method).key(seed), "samples": setting.samples, **rates, **also}

@@ -6,7 +6,8 @@ its width, and the smallest PyramidNet, on a part of CIFAR-10 until the vanilla 
 compared is the order. "vanilla, temperature" is not in the paper: one number, fitted on the validation images, that
 divides the logits; it costs nothing and is what calibration has to beat.
 
-accuracy, ece, mce: with 20 bins, those with 5 images or fewer left out. overhead: of parameters, in percent.
+accuracy, ece, mce: with 20 bins, those with 5 images or fewer left out. overhead: of parameters, in percent. rate: of
+dropout, or the perturbation of patches, as chosen on validation images.
 A row "METHOD, bin" is a bin of the calibration curve, its upper edge the setting.
 """
 
@@ -94,7 +95,7 @@ def _measured(jobs: Jobs, setting: Setting, method: str, seed: int) -> Metrics:
     model, run = chosen(jobs, setting, method, seed, data)
     plain, own = (sum(p.numel() for p in m.parameters()) for m in (network(run, data), model))
     found = {**quality(model, data, setting.samples, seed), "overhead": 100 * (own / plain - 1)}
-    found |= {"rate": run.rate} if method == "dropout" else {}
+    found |= {"rate": run.rate} if setting.candidates(method) else {}
     if method == "vanilla":
         found |= {f"temperature|{name}": value for name, value in _scaled(model, data).items()}
     return found
