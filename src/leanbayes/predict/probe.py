@@ -28,8 +28,8 @@ class Probe:
         batch; 0 elsewhere.
 
     Under vmap a sample costs its share of the arithmetic times `OWN_WEIGHTS` where it has weights of its own:
-    benchmarks/predict.py finds 2 to 2.4 for the last block, the last stage or all of ResNet-18. Where few data share
-    the weights it is more (5 or 6 at 8 data and 512 channels), but then the noise, which costs a loop the same,
+    benchmarks/predict.py finds 1.8 to 2.6 for the last block, the last stage or all of ResNet-18. Where few data share
+    the weights it is more (4 to 6 at 8 data and 512 channels), but then the noise, which costs a loop the same,
     outweighs it: the wrong choice costs a fifth. Where only norm layers have values of their own, the samples are one
     larger batch (`FOLDED`), which costs as much as separate passes and spares their overhead.
     """
