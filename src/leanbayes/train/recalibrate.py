@@ -90,9 +90,8 @@ def recalibrate_(
                     continue
                 seen += size
                 for norm, options in norms.items():
-                    options.momentum = size / seen if momentum is None else momentum
-                    if norm in apart:  # each component by its own count of batches
-                        options.momentum = momentum
+                    plain = momentum is None and norm not in apart  # those apart count the batches of each component
+                    options.momentum = size / seen if plain else momentum
                 batches.call(model, batches.to(inputs, device))
         if not seen:
             raise DataError("expected at least one datum to estimate BatchNorm's statistics from, received none")
@@ -141,7 +140,7 @@ def _norms(model: nn.Module) -> dict[nn.Module, _BatchNorm]:
     """The layers that keep running statistics, each with the module that has its options: itself, or its shell."""
     every = {module: getattr(module, "shell", module) for module in model.modules()}
     return {
-        m: own for m, own in every.items() if isinstance(own, _BatchNorm) and m._buffers["running_mean"] is not None
+        m: own for m, own in every.items() if isinstance(own, _BatchNorm) and m._buffers.get("running_mean") is not None
     }
 
 
