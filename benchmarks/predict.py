@@ -9,7 +9,7 @@ layers patched the samples are one larger batch, and those that take the same co
 them; with the output layer patched all that precedes it runs once. These are timed by the CPU's clock, in turns.
 
     python benchmarks/predict.py
-    python benchmarks/predict.py --patches --threads 1 --repeats 3 --output benchmarks/results/predict_patches.json
+    python benchmarks/predict.py --patches --threads 1 --repeats 3
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor, nn
 
 import leanbayes as lb
-from common import interleaved, parser, publish, result, timing
+from common import RESULTS, interleaved, parser, publish, result, timing
 from leanbayes.predict.probe import probe
 
 LAST_LAYER = "resnet18 last layer"
@@ -189,6 +189,8 @@ def main() -> None:
         options.repeats = 1
     torch.set_num_threads(options.threads)
     if options.patches:
+        if not options.quick:
+            options.output = options.output or RESULTS / "predict_patches.json"
         raw = measure_patches(patches(options.quick), options.repeats)
         ratios = {f"{name}: 200 samples / 200 passes": v["predict"]["median_of_ratios"] for name, v in raw.items()}
     else:

@@ -6,7 +6,7 @@ from torch import nn
 
 import leanbayes as lb
 from leanbayes.methods.patch import norms
-from leanbayes.recipes.patch_stack import Schedule, forward, kl, noise_of, settle, stacked, train, write_back
+from leanbayes.recipes.patch_stack import Schedule, forward, kl, noise_of, stacked, train, write_back
 from leanbayes.sampling import sites, using
 
 STEPS = Schedule(epochs=3, batch_size=8, lr=0.01, decay=0.02)
@@ -139,23 +139,3 @@ def test_the_learned_noise_is_that_of_the_data():
     assert lb.predict(models[0], torch.ones(1, 3), samples=50, task="regression").mean.item() == pytest.approx(
         3, abs=0.1
     )
-
-
-def test_settled_statistics_are_plain_averages_over_all_components():
-    """Of the first norm layer those of the data; of the second those that many draws of the components give."""
-    torch.manual_seed(0)
-    models, (x, _) = [perceptron(lb.Patch(3, prior=None, perturbation=1.0)) for _ in range(3)], data(rows=60)
-    stack = stacked(models)
-    settle(stack, x, batch_size=20, passes=400)
-    shells = [getattr(layer, "shell", layer) for layer in stack.layers.values()]
-    assert [shell.momentum for shell in shells if isinstance(shell, nn.BatchNorm1d)] == [0.3, 0.1]  # as they were
-    first, second = (n.removesuffix(".running_mean") for n in stack.buffers if n.endswith("running_mean"))
-    assert torch.allclose(stack.buffers[f"{first}.running_mean"], x.mean(1), atol=1e-5)
-    means = []
-    for _ in range(1200):
-        forward(stack, x.transpose(1, 2), noise_of(stack))
-        means.append(stack.buffers[f"{second}.running_mean"].clone())
-    expected = 10 * (torch.stack(means[1:]) - 0.9 * torch.stack(means[:-1]))  # what each pass has added
-    error = (expected.std(0) * (1 / 1199 + 1 / 1200) ** 0.5).clamp(min=1e-4)
-    settle(stack, x, batch_size=20, passes=400)
-    assert (((stack.buffers[f"{second}.running_mean"] - expected.mean(0)) / error).abs() < 5).all()

@@ -12,7 +12,7 @@ members have no BatchNorm. Mean-field has none either, a prior N(0, 1), and nois
 
 EMP and ECMP have three networks a split, from three starts, and their figures are averaged: the start moves the mean
 over all splits of Energy by a tenth. "settled": with BatchNorm's statistics averaged over twenty passes after training
-(`recipes.patch_stack.settle`): the running averages that training leaves have seen some twenty draws of the components.
+(`recalibrate_`): the running averages that training leaves have seen some twenty draws of the components.
 
 lpd is the log predictive density in the units of the target at a noise precision of 0.1, so that none can exceed
 -log(2 pi 10) / 2 = -2.070, and a set whose targets vary by less than a unit (kin8nm, naval) says nothing. "lpd, own
@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Any
 
 from .base import Jobs, Metrics, Row, recipe
 from .patch_splits import Split, Task, splits_of
-from .patch_stack import Schedule, Stack, settle, stacked, train, write_back
+from .patch_stack import Schedule, stacked, train, write_back
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 PATCHED = ("ECMP", "EMP")
 METHODS = (*PATCHED, "vanilla", "dropout", "ensemble", "mean-field")
 COMPONENTS = 5
+PASSES = 20
 TAU = 0.1
 
 
@@ -139,7 +140,7 @@ def piece(task: Task, method: str, setting: Setting, jobs: Jobs) -> Metrics:
     key = {"measured": "patch-regression", "task": asdict(task), "method": method, "samples": setting.samples}
     key |= {"schedule": asdict(setting.schedule), "components": COMPONENTS, "tau": TAU}
     key |= {"rates": list(setting.rates)} if method == "dropout" else {}
-    key |= {"starts": setting.starts, "settled": True} if method in PATCHED else {}
+    key |= {"starts": setting.starts, "settled": PASSES} if method in PATCHED else {}
     label = f"{task.data}, {method}: {task.splits} splits, {task.epochs} epochs"
     return jobs(key, partial(measured, task, method, setting, jobs.tell), label=label)
 
@@ -210,6 +211,8 @@ def measured(task: Task, method: str, setting: Setting, tell: Callable[[str], No
     """The metrics of all splits, the number of the split before the name of each."""
     import torch
 
+    from ..train.recalibrate import recalibrate_
+
     torch.manual_seed(0)
     data = splits_of(task)
     schedule = replace(setting.schedule, epochs=task.epochs)
@@ -219,20 +222,18 @@ def measured(task: Task, method: str, setting: Setting, tell: Callable[[str], No
     copies = COMPONENTS if method == "ensemble" else setting.starts if method in PATCHED else 1
     each = [(split, rate) for split, rate in zip(data, rates, strict=True) for _ in range(copies)]
     models = [network(method, split.x.shape[1], task.hidden, rate) for split, rate in each]
-    stacks = fit(method, models, [split for split, _ in each], schedule, tell)
+    fit(method, models, [split for split, _ in each], schedule, tell)
     found: Metrics = {}
-    asked = [models[number * copies : (number + 1) * copies] for number in range(len(data))]
-    for number, (split, own) in enumerate(zip(data, asked, strict=True)):
+    for number, split in enumerate(data):
+        own = models[number * copies : (number + 1) * copies]
         scores = quality(own, split, setting.samples) if method == "ensemble" else _average(own, split, setting.samples)
         scores |= {"rate": rates[number]} if method == "dropout" else {}
+        if method in PATCHED:
+            for model in own:
+                recalibrate_(model, (split.x,), passes=PASSES)
+            again = _average(own, split, setting.samples)
+            scores |= {f"{name}, settled": again[name] for name in ("rmse", "lpd")}
         found |= {f"{number} {name}": value for name, value in scores.items()}
-    if method in PATCHED:
-        for stack, x, own in stacks:
-            settle(stack, x, schedule.batch_size)
-            write_back(stack, own)
-        for number, (split, own) in enumerate(zip(data, asked, strict=True)):
-            scores = _average(own, split, setting.samples)
-            found |= {f"{number} {name}, settled": scores[name] for name in ("rmse", "lpd")}
     return found
 
 
@@ -248,17 +249,13 @@ def fit(
     data: Sequence[Split],
     schedule: Schedule,
     tell: Callable[[str], None] = lambda text: None,
-) -> list[tuple[Stack, Tensor, list[nn.Sequential]]]:
-    """Train every model on the training part of its split, side by side with those that have as many rows.
-
-    Returns the stacks, each with its inputs and the models that it has been written back to.
-    """
+) -> None:
+    """Train every model on the training part of its split, side by side with those that have as many rows."""
     import torch
 
     if method == "mean-field":
         schedule = replace(schedule, decay=0.0, learn_noise=True)
     sizes = sorted({len(split.x) for split in data})
-    found = []
     for size in sizes:
         mine = [number for number, split in enumerate(data) if len(split.x) == size]
         x, y = (torch.stack([getattr(data[number], name) for number in mine]) for name in ("x", "y"))
@@ -266,8 +263,6 @@ def fit(
         stack = stacked(own)
         train(stack, x, y, schedule, tell=_progress(schedule.epochs, len(mine), tell))
         write_back(stack, own)
-        found.append((stack, x, own))
-    return found
 
 
 def tuned(

@@ -165,32 +165,6 @@ def train(
     return F.softplus(raw.detach()).flatten()
 
 
-def settle(stack: Stack, x: Tensor, batch_size: int, passes: int = 20, seed: int = 0) -> None:
-    """Re-estimate BatchNorm's statistics: plain averages over passes of the data x (N, rows, features), noise on.
-
-    What training leaves is an average over the last twenty batches or so, and where components are drawn at random it
-    is of the components that these happened to draw.
-    """
-    import torch
-    from torch import nn
-
-    shells = [getattr(layer, "shell", layer) for layer in stack.layers.values()]
-    momenta = {shell: shell.momentum for shell in shells if isinstance(shell, nn.BatchNorm1d)}
-    inputs, count = x.transpose(1, 2).contiguous(), x.shape[1]
-    size, order_of, seen = min(batch_size, count), torch.Generator().manual_seed(seed), 0
-    with torch.no_grad():
-        for _ in range(passes):
-            order = torch.rand(len(stack), 1, count, generator=order_of).argsort(2)
-            mixed = inputs.gather(2, order.expand(-1, inputs.shape[1], -1))
-            for batch in mixed[..., : count // size * size].split(size, 2):
-                seen += 1
-                for shell in momenta:
-                    shell.momentum = 1 / seen
-                forward(stack, batch, noise_of(stack))
-    for shell, momentum in momenta.items():
-        shell.momentum = momentum
-
-
 def _norm(stack: Stack, name: str, x: Tensor, noise: Noise) -> Tensor:
     import torch.nn.functional as F
 
