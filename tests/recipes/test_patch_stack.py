@@ -1,7 +1,10 @@
 """Networks trained side by side equal the same networks trained one by one."""
 
+import shutil
+
 import pytest
 import torch
+import torch._dynamo
 from torch import nn
 
 import leanbayes as lb
@@ -28,11 +31,21 @@ def data(networks=3, rows=21):
 
 
 @pytest.mark.parametrize(
-    "method",
-    [None, lb.Patch(5, prior=None), lb.Patch(3, cross=False, prior=None)],
-    ids=["plain", "ECMP", "EMP"],
+    ("method", "compiled"),
+    [
+        (None, False),
+        (lb.Patch(5, prior=None), False),
+        (lb.Patch(5, prior=None), True),
+        (lb.Patch(3, cross=False), False),
+    ],
+    ids=["plain", "ECMP", "ECMP compiled", "EMP"],
 )
-def test_training_equals_that_of_single_networks(method, monkeypatch):
+def test_training_equals_that_of_single_networks(method, compiled, monkeypatch):
+    if compiled:
+        if shutil.which("g++") is None:
+            pytest.skip("torch.compile needs a C++ compiler")
+        torch._dynamo.utils.counters.clear()
+        monkeypatch.setattr("leanbayes.recipes.patch_stack.COMPILED", 0)
     torch.manual_seed(0)
     models, (x, y) = [perceptron(method) for _ in range(3)], data()
     singles = [perceptron(method) for _ in range(3)]
@@ -49,6 +62,7 @@ def test_training_equals_that_of_single_networks(method, monkeypatch):
     train(stack, x, y, STEPS, seed=5)
     write_back(stack, models)
     assert len(drawn) == 9
+    assert not compiled or torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
 
     for number, model in enumerate(singles):
         adam = torch.optim.Adam(model.parameters(), lr=STEPS.lr, weight_decay=STEPS.decay)
@@ -70,6 +84,24 @@ def test_training_equals_that_of_single_networks(method, monkeypatch):
     for one, model in zip(singles, models, strict=True):
         said = [lb.predict(m, inputs, samples=10, task="regression").mean for m in (one, model)]
         torch.testing.assert_close(*said, atol=1e-4, rtol=1e-4)
+
+
+def test_without_a_compiler_training_is_the_same(monkeypatch):
+    def broken(function, **options):
+        def run(*args):
+            raise RuntimeError("no compiler")
+
+        return run
+
+    found = []
+    for steps in (0, 10**9):
+        monkeypatch.setattr("leanbayes.recipes.patch_stack.COMPILED", steps)
+        monkeypatch.setattr(torch, "compile", broken)
+        torch.manual_seed(0)
+        stack = stacked([perceptron() for _ in range(3)])
+        train(stack, *data(), STEPS)
+        found.append(stack.parameters)
+    assert all(torch.equal(tensor, found[1][name]) for name, tensor in found[0].items())
 
 
 def noises(stack):

@@ -2,7 +2,8 @@
 
 The networks are the library's own, made by `bayesianize_`; their state is stacked, trained here, and written back to
 them slice by slice, so that `predict` asks them like any other. A step of twenty small networks costs little more than
-a few steps of one, which is what makes twenty splits of a data set affordable.
+a few steps of one, and compiled, as long trainings are, less than half of that: twenty splits of a data set become
+affordable.
 
 Activations are (network, feature, row): BatchNorm of all networks is then one call of torch's, whose channels are the
 features of all of them, and a Linear layer is one batched product. Training under given assignments equals that of the
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 Noise = Mapping[str, "Tensor"]
+COMPILED = 5000  # steps from which on compiling them pays
 
 
 @dataclass(frozen=True)
@@ -147,22 +149,46 @@ def train(
     if schedule.learn_noise:
         groups.append({"params": [raw], "weight_decay": 0.0})
     adam = torch.optim.Adam(groups, lr=schedule.lr, fused=True)
+
+    def errors_of(a: Tensor, b: Tensor, noise: Noise) -> Tensor:
+        return (forward(stack, a, noise) - b).square().sum(1).mean(1)  # (N,)
+
+    long = schedule.epochs * (count // schedule.batch_size) >= COMPILED and not schedule.learn_noise
+    whole = _compiled(errors_of) if long else errors_of
     for epoch in range(schedule.epochs):
         tell(epoch)
         order = torch.rand(len(stack), 1, count, generator=order_of).argsort(2)
         mixed = [t.gather(2, order.expand(-1, t.shape[1], -1)) for t in (inputs, targets)]
         for a, b in zip(*(t.split(schedule.batch_size, 2) for t in mixed), strict=True):
-            outputs = forward(stack, a, noise_of(stack))
-            errors = (outputs - b).square().sum(1)  # networks are apart: the sum over them trains each
-            loss = errors.mean(1).sum()
+            errors = (whole if a.shape[2] == schedule.batch_size else errors_of)(a, b, noise_of(stack))
+            loss = errors.sum()  # networks are apart: the sum over them trains each
             if schedule.learn_noise:
-                std = F.softplus(raw)
-                loss = (errors.mean(1, keepdim=True) / (2 * std.square()[:, 0]) + std.log()[:, 0]).sum()
-                loss = loss + kl(stack) / count
+                std = F.softplus(raw).flatten()
+                loss = (errors / (2 * std.square()) + std.log()).sum() + kl(stack) / count
             adam.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             adam.step()
     return F.softplus(raw.detach()).flatten()
+
+
+def _compiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """The function as torch compiles it for the shapes it meets; itself where that fails: without a C++ compiler."""
+    import torch
+
+    torch.compiler.reset()  # kernels of earlier stacks count towards the few that torch keeps of a function
+    chosen = torch.compile(function, dynamic=False)
+
+    def run(*args: Any) -> Tensor:
+        nonlocal chosen
+        try:
+            return chosen(*args)
+        except RuntimeError:  # one of the function's own comes again
+            if chosen is function:
+                raise
+            chosen = function
+            return function(*args)
+
+    return run
 
 
 def _norm(stack: Stack, name: str, x: Tensor, noise: Noise) -> Tensor:
