@@ -9,7 +9,15 @@ import torch
 
 import leanbayes as lb
 from leanbayes.evaluate import corruption
-from leanbayes.recipes import patch, patch_calibration, patch_corruptions, patch_parameters, patch_prior, patch_samples
+from leanbayes.recipes import (
+    patch,
+    patch_calibration,
+    patch_corruptions,
+    patch_parameters,
+    patch_pretrained,
+    patch_prior,
+    patch_samples,
+)
 from leanbayes.recipes.base import Jobs, recipes, reproduce
 from leanbayes.recipes.table import result_table
 
@@ -36,7 +44,10 @@ def test_networks_are_trained_once_for_all_recipes(tmp_path, monkeypatch):
     assert patch_calibration.figure(first).startswith("<svg")
 
     monkeypatch.setattr(patch, "trained", lambda *args: pytest.fail("trained twice"))
-    for name, module in (("patch-samples", patch_samples), ("patch-corruptions", patch_corruptions)):
+    others = {
+        "patch-samples": patch_samples, "patch-corruptions": patch_corruptions, "patch-pretrained": patch_pretrained
+    }  # fmt: skip
+    for name, module in others.items():
         again = reproduce(name, "smoke", resume=tmp_path / name)
         json.dumps(again, allow_nan=False)
         assert result_table(again)
@@ -84,11 +95,8 @@ def test_first_samples_are_those_of_a_smaller_prediction():
     for size, probs in patch_samples.prefixes(model, x, (1, 5, 10), seed=3).items():
         wanted = lb.predict(model, x, samples=size, seed=3, task="classification").probs
         torch.testing.assert_close(probs, wanted, atol=1e-5, rtol=1e-5)
-    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    balanced = lb.predict(model, x, samples=5, seed=3).probs
-    patch_samples.draw_independently_(model)
-    assert all(torch.equal(before[name], tensor) for name, tensor in model.state_dict().items())
-    assert not torch.allclose(lb.predict(model, x, samples=5, seed=3, task="classification").probs, balanced)
+    balanced, independent = (patch_samples.prefixes(model, x, (5,), 3, choice)[5] for choice in (True, False))
+    assert not torch.allclose(balanced, independent)
 
 
 def test_corruption_errors_are_those_of_evaluate():
@@ -180,3 +188,18 @@ def test_functions_are_those_of_the_formula():
                     inside = weights.b[n, h].item() + weights.w[n, h].item() * x
                     value += weights.output[n, h].item() * math.copysign(1, inside)
                 assert weights(torch.tensor([x]))[n, 0].item() == pytest.approx(value, rel=1e-4, abs=1e-4)
+
+
+def test_patches_on_a_trained_network_start_from_it(tmp_path):
+    sweep = patch_pretrained.SETTINGS["smoke"][0]
+    data, jobs = patch.load(sweep.setting.run), Jobs(tmp_path / "pieces")
+    vanilla = patch.network_of(jobs, sweep.setting.of("vanilla"), 0, data)
+    x = data.test.tensors[0]
+    near = patch_pretrained.patched(vanilla, sweep.setting.of("ECMP (BN+out)"), 1e-6, 0)
+    torch.testing.assert_close(
+        patch.probabilities(near, x, 5, 0), patch.probabilities(vanilla, x, 1, 0), atol=1e-4, rtol=0
+    )
+    assert sum(p.numel() for p in near.parameters()) > sum(p.numel() for p in vanilla.parameters())
+    rows = list(patch_pretrained.rows("smoke", jobs))
+    assert [(row.method, row.setting) for row in rows][:2] == [("vanilla", "as it was"), ("vanilla", "trained on")]
+    assert {row.setting for row in rows[2:]} == set(sweep.perturbations)

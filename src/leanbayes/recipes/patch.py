@@ -139,6 +139,15 @@ def trained(run: Run, seed: int, data: DataSet, **options: Any) -> nn.Module:
     model = workload.network(run, data)
     if (found := rules(run, model)) is not None:
         lb.bayesianize_(model, found)
+    return fit_(model, run, seed, data, **options)
+
+
+def fit_(model: nn.Module, run: Run, seed: int, data: DataSet, **options: Any) -> nn.Module:
+    """Train a network for as long as a run says, with its optimiser."""
+    import torch
+
+    import leanbayes as lb
+
     decay = 2 * run.penalty / run.batch_size  # the slope of lambda |w|^2
     adam = torch.optim.Adam(model.parameters(), lr=run.lr, weight_decay=decay)
     examples = workload.training_data(run, data)

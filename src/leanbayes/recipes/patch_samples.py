@@ -101,9 +101,9 @@ def rows(preset: str, jobs: Jobs) -> Iterator[Row]:
 
 def figure(result: Mapping[str, Any]) -> str:
     """Figure 6 as SVG: accuracy, calibration error and loss by the number of samples."""
-    from ..report.patch import samples
+    from ..report.patch import sweep
 
-    return samples(result["rows"])
+    return sweep(result["rows"], "What more samples are worth", "samples")
 
 
 def _piece(jobs: Jobs, sweep: Sweep, name: str, method: str, sizes: tuple[int, ...], seed: int) -> Metrics:
@@ -116,17 +116,18 @@ def _piece(jobs: Jobs, sweep: Sweep, name: str, method: str, sizes: tuple[int, .
 def _measured(jobs: Jobs, sweep: Sweep, name: str, method: str, sizes: tuple[int, ...], seed: int) -> Metrics:
     data = load(sweep.setting.run)
     model, _ = chosen(jobs, sweep.setting, method, seed, data)
-    if name.endswith("independent"):
-        draw_independently_(model)
+    balanced = False if name.endswith("independent") else None  # None: as the method says
     inputs, targets = (t[: sweep.limit] for t in data.test.tensors)
     found: Metrics = {}
-    for size, probs in prefixes(model, inputs, sizes, seed).items():
+    for size, probs in prefixes(model, inputs, sizes, seed, balanced).items():
         each = {**scores(probs, targets), "top-5": top(probs, targets)}
         found |= {f"{size} {metric}": value for metric, value in each.items()}
     return found
 
 
-def prefixes(model: nn.Module, inputs: Tensor, sizes: tuple[int, ...], seed: int) -> dict[int, Tensor]:
+def prefixes(
+    model: nn.Module, inputs: Tensor, sizes: tuple[int, ...], seed: int, balanced: bool | None = None
+) -> dict[int, Tensor]:
     """Class probabilities averaged over the first samples, for every size, from one prediction."""
     import torch
 
@@ -135,28 +136,8 @@ def prefixes(model: nn.Module, inputs: Tensor, sizes: tuple[int, ...], seed: int
     parts: dict[int, list[Tensor]] = {size: [] for size in sizes}
     for block in inputs.split(workload.ROWS):
         options: dict[str, Any] = {"samples": max(sizes), "seed": seed, "chunk": workload.ROWS * 20}
-        said = predict(model, block, task="classification", keep_samples=True, **options).samples
+        options |= {"keep_samples": True, "balanced": balanced}
+        said = predict(model, block, task="classification", **options).samples
         for size in sizes:
             parts[size].append(said[: min(size, len(said))].mean(0))
     return {size: torch.cat(blocks) for size, blocks in parts.items()}
-
-
-def draw_independently_(model: nn.Module) -> nn.Module:
-    """Let every assignment be drawn by itself when predicting, instead of laid out over the samples."""
-    import leanbayes as lb
-
-    from ..convert.record import conversions
-    from ..methods import Patch
-
-    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    methods = {n: _unbalanced(m) if isinstance(m, Patch) else m for n, m in conversions(model).items()}
-    lb.restore_(model)
-    lb.bayesianize_(model, methods)  # type: ignore[arg-type]
-    model.load_state_dict(state)
-    return model
-
-
-def _unbalanced(patch: Any) -> Any:
-    from dataclasses import replace
-
-    return replace(patch, balanced=False)

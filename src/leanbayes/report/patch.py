@@ -37,10 +37,11 @@ def calibration(rows: Rows) -> str:
         return svg(figure, "Calibration curves", "; ".join(spoken))
 
 
-def samples(rows: Rows) -> str:
-    """Figure 6: accuracy, calibration error and loss by the number of samples; the vanilla network is a level."""
+def sweep(rows: Rows, title: str, xlabel: str) -> str:
+    """Figure 6: accuracy, calibration error and loss by a row's setting; the vanilla network is a level."""
     metrics = ("accuracy", "ece", "nll")
     methods = list(dict.fromkeys(row["method"] for row in rows if row["method"] != "vanilla"))
+    ticks = sorted({float(row["setting"]) for row in rows if row["method"] in methods})
     spoken = []
     with canvas(3, width=5.4, height=7.5) as (figure, axes):
         for ax, metric in zip(axes, metrics, strict=True):
@@ -57,14 +58,14 @@ def samples(rows: Rows) -> str:
                         f"{method}: ECE {line[0][1]:.3f} with {line[0][0]:g}, {line[-1][1]:.3f} with {line[-1][0]:g}"
                     )
             ax.set(xscale="log", ylabel=metric.upper() if metric != "accuracy" else metric)
-            ax.set_xticks(sorted({float(row["setting"]) for row in rows}), minor=False)
+            ax.set_xticks(ticks, minor=False)
             ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")
             ax.minorticks_off()
         percent_axis(axes[0], "y")
-        axes[-1].set_xlabel("samples")
+        axes[-1].set_xlabel(xlabel)
         legend(axes[0])
         figure.align_ylabels()
-        return svg(figure, "What more samples are worth", "; ".join(spoken))
+        return svg(figure, title, "; ".join(spoken))
 
 
 def corruptions(rows: Rows) -> str:
