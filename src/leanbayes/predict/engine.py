@@ -99,7 +99,7 @@ class Engine:
         """Count where the work is; fall back to a loop, audibly, where vmap refuses the model."""
         self._forget_shapes()
         self.found = found = probe(self.model, inputs)
-        self.pairs = min(VMAP_PAIRS, max(1, FOLDED // found.largest)) if found.largest else VMAP_PAIRS
+        self.pairs = max(1, FOLDED // found.largest) if found.largest else VMAP_PAIRS
         numbers = sum(noise.numel() for noise in self._noise(0).values())
         most = min(self.group or self.samples, self.chunk or self.pairs, VMAP_NOISE // max(numbers, 1))
         self.most, self.data = max(most, 1), batches.size(inputs)
