@@ -31,6 +31,8 @@ def trained(method: Any, epochs: int) -> tuple[nn.Module, Tensor, Tensor]:
 def cases() -> dict[str, Any]:
     """EMP and ECMP with components that start close together or far apart, and Gaussians (antithetic pairs)."""
     return {
+        "EMP, close": lb.Patch(5, cross=False, perturbation=0.1),
+        "ECMP, close": lb.Patch(5, perturbation=0.1),
         "EMP": lb.Patch(5, cross=False),
         "ECMP": lb.Patch(5),
         "EMP, wide": lb.Patch(5, cross=False, perturbation=0.5),

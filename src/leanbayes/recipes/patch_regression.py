@@ -203,7 +203,7 @@ def network(method: str, features: int, hidden: int, rate: float = 0.0) -> nn.Se
     if method == "dropout":
         lb.bayesianize_(model, lb.Dropout())
     elif method in PATCHED:
-        lb.bayesianize_(model, norms(lb.Patch(COMPONENTS, cross=method == "ECMP", prior=None)))
+        lb.bayesianize_(model, norms(lb.Patch(COMPONENTS, cross=method == "ECMP", prior=None, perturbation=0.1)))
     return model
 
 
