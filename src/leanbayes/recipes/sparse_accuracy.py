@@ -6,6 +6,7 @@ the cpu preset trains LeNet-5 on Fashion-MNIST and a network of half the width o
 dropout, which takes as long as dense VI), both for a few epochs. The paper's two figures for
 95 % on CIFAR-10 differ in the second digit (93.69 in table 1, 93.74 in table 2): table 2's stand here.
 
+Erdos-Renyi: as many weights, more of them in small layers; not in the paper, whose layers all keep the same share.
 density: the share of weights left, the dense stem included. training FLOPs, x dense VI: nominal, as the paper counts;
 for SBP, whose noise is on channels, one pass where the paper's 67.1e15 counts two.
 """
@@ -73,6 +74,7 @@ def contestants(setting: Setting) -> dict[str, tuple[Run, int]]:
         "RigL, 5 %": (setting.rigl(0.05), few),
         "sparse subspace, 10 %": (setting.subspace(0.1), setting.seeds),
         "sparse subspace, 5 %": (setting.subspace(0.05), setting.seeds),
+        "sparse subspace, 10 %, Erdos-Renyi": (setting.subspace(0.1, allocation="erdos-renyi"), setting.seeds),
     }
     return {name: line for name, line in found.items() if name not in setting.without}
 
