@@ -76,7 +76,7 @@ def curves(
             [at for at, _, _ in found],
             [mean for _, mean, _ in found],
             yerr=[std for _, _, std in found],
-            fmt=STYLES[number % len(STYLES)],
+            fmt=STYLES[(number + number // len(STYLES)) % len(STYLES)],  # colours repeat, lines do not
             color=colour(number),
             label=label(method),
             markersize=3.5,
