@@ -36,7 +36,7 @@ def data(networks=3, rows=21):
         (None, False),
         (lb.Patch(5, prior=None), False),
         (lb.Patch(5, prior=None), True),
-        (lb.Patch(3, cross=False), False),
+        (lb.Patch(3, cross=False, prior=None), False),
     ],
     ids=["plain", "ECMP", "ECMP compiled", "EMP"],
 )

@@ -10,9 +10,10 @@ chosen for each split on a fifth of its training rows, by squared error, after a
 anew on all of them (the paper's 0.005 is a candidate). "ensemble" is five networks like "vanilla"; the paper's
 members have no BatchNorm. Mean-field has none either, a prior N(0, 1), and noise that is learned.
 
-EMP and ECMP have three networks a split, from three starts, and their figures are averaged: the start moves the mean
-over all splits of Energy by a tenth. "settled": with BatchNorm's statistics averaged over twenty passes after training
-(`recalibrate_`): the running averages that training leaves have seen some twenty draws of the components.
+Components of EMP and ECMP start at a perturbation of 0.1. They have three networks a split, from three starts, and
+their figures are averaged: the start moves the mean over all splits of Energy by a tenth. "settled": with BatchNorm's
+statistics averaged over twenty passes after training (`recalibrate_`): the running averages that training leaves have
+seen some twenty draws of the components.
 
 lpd is the log predictive density in the units of the target at a noise precision of 0.1, so that none can exceed
 -log(2 pi 10) / 2 = -2.070, and a set whose targets vary by less than a unit (kin8nm, naval) says nothing. "lpd, own

@@ -2,8 +2,7 @@
 
 The networks are the library's own, made by `bayesianize_`; their state is stacked, trained here, and written back to
 them slice by slice, so that `predict` asks them like any other. A step of twenty small networks costs little more than
-a few steps of one, and compiled, as long trainings are, less than half of that: twenty splits of a data set become
-affordable.
+a few steps of one, and less where it is compiled, as in long trainings: twenty splits of a data set become affordable.
 
 Activations are (network, feature, row): BatchNorm of all networks is then one call of torch's, whose channels are the
 features of all of them, and a Linear layer is one batched product. Training under given assignments equals that of the
