@@ -16,15 +16,16 @@ if TYPE_CHECKING:
 
 
 class Accumulator:
-    """Takes outputs sample by sample, (data, ...) each, and gives the Predictive.
+    """Takes outputs a group of samples at a time, (samples, data, ...), and gives the Predictive.
 
     settle: a datum takes no more samples once the standard error of every one of its means is below this (in units of
         the predictive standard deviation for regression); checked every 8 samples, for each datum by itself, so
-        that the answer does not depend on who its neighbours are.
+        that the answer does not depend on who its neighbours are. Groups must end where it is checked.
     weights: what each sample counts, by its number (see `leanbayes.predict.stacking`); None for all alike.
     """
 
     check_every = 8
+    at_once = 2**20  # numbers in the outputs that are looked at together: copies of them in double are made
 
     def __init__(self, likelihood: Likelihood, keep: bool, settle: float | None, weights: Tensor | None = None) -> None:
         self.likelihood, self.settle, self.keep, self.weights = likelihood, settle, keep, weights
@@ -37,43 +38,66 @@ class Accumulator:
         self.seen = 0
         self.dtype = torch.float32
 
-    def add(self, output: Tensor, number: int | None = None) -> None:
-        """One more sample; its number, unless they come in order."""
-        if not self.seen:
-            self.task = _task(self.likelihood, output)
-            self.keep = self.keep or self.is_regression
-        value, inner = self._interpret(output)
-        energy = self._energy(output)
-        if not self.seen:
-            # sums in double: they do not depend on how samples were grouped (mps has no double)
-            wide = torch.float32 if value.device.type == "mps" else torch.float64
-            self.dtype = torch.promote_types(value.dtype, torch.float32)
-            self.origin = value.to(wide)  # sums are of differences to it: a far-away mean must not drown the spread
-            self.first, self.second = torch.zeros_like(self.origin), torch.zeros_like(self.origin)
-            self.inner = torch.zeros_like(inner, dtype=wide)
-            self.energy = None if energy is None else torch.zeros_like(energy, dtype=wide)
-            self.counts = torch.zeros(value.shape[0], dtype=torch.long, device=value.device)
-            self.mass = torch.zeros(value.shape[0], dtype=wide, device=value.device)
-            self.active = torch.ones(value.shape[0], dtype=torch.bool, device=value.device)
-        self.seen += 1
-        on = self.active
-        mask = _wide(on, value)
-        step = torch.where(mask, value - self.origin, 0)
-        weight = 1.0 if self.weights is None else float(self.weights[self.seen - 1 if number is None else number])
-        self.first += weight * step
-        self.second += weight * step.square()
-        self.inner += weight * torch.where(_wide(on, inner), inner, 0)
-        if self.energy is not None and energy is not None:
-            self.energy += weight * torch.where(_wide(on, energy), energy, 0)
-        self.counts += on
-        self.mass += weight * on
-        if self.keep:
-            self.numbers.append(self.seen if number is None else number)
-            self.kept.append(torch.where(mask, value, torch.nan))
-            if self.is_regression:
-                self.kept_noise.append(torch.where(_wide(on, inner), inner, torch.nan).expand_as(value))
+    def add(self, outputs: Tensor, numbers: list[int]) -> None:
+        """More samples, (samples, data, ...), with the number of each."""
+        size = max(1, self.at_once // max(outputs[0].numel(), 1))
+        for first in range(0, len(numbers), size):
+            self._add(outputs[first : first + size], numbers[first : first + size])
         if self.settle is not None and self.seen % self.check_every == 0:
             self._retire()
+
+    def _add(self, outputs: Tensor, numbers: list[int]) -> None:
+        if not self.seen:
+            self.task = _task(self.likelihood, outputs[0])
+            self.keep = self.keep or self.is_regression
+        rows, shape = outputs.flatten(0, 1), outputs.shape[:2]
+        value, inner = (part.unflatten(0, shape) for part in self._interpret(rows))
+        energy = None if (found := self._energy(rows)) is None else found.unflatten(0, shape)
+        if not self.seen:
+            self._begin(value[0], inner[0], None if energy is None else energy[0])
+        self.seen += len(numbers)
+        weight = None if self.weights is None else self.weights[numbers].to(self.origin)
+
+        def total(part: Tensor) -> Tensor:
+            part = self._of_active(part, 0)
+            wide = self.origin.dtype
+            return part.sum(0, dtype=wide) if weight is None else torch.tensordot(weight, part.to(wide), dims=1)
+
+        step = value - self.origin
+        self.first += total(step)
+        self.second += total(step.square())
+        self.inner += total(inner)
+        if self.energy is not None and energy is not None:
+            self.energy += total(energy)
+        self.counts += len(numbers) * self.active
+        self.mass += (len(numbers) if weight is None else weight.sum()) * self.active
+        if self.keep:
+            self.numbers += numbers
+            self.kept.append(self._of_active(value, torch.nan))
+            if self.is_regression:
+                self.kept_noise.append(self._of_active(inner, torch.nan))
+
+    def _of_active(self, part: Tensor, other: float) -> Tensor:
+        """(samples, data, ...), with something else for the data that take no more samples."""
+        if self.settle is None:
+            return part
+        return torch.where(self.active.reshape(-1, *(1,) * (part.ndim - 2)), part, other)
+
+    def _begin(self, value: Tensor, inner: Tensor, energy: Tensor | None) -> None:
+        """Empty sums, in the shapes of the first sample.
+
+        In double (which mps does not have), so that they do not depend on how samples were grouped, and of differences
+        to the first sample: a far-away mean must not drown the spread.
+        """
+        wide = torch.float32 if value.device.type == "mps" else torch.float64
+        self.dtype = torch.promote_types(value.dtype, torch.float32)
+        self.origin = value.to(wide)
+        self.first, self.second = torch.zeros_like(self.origin), torch.zeros_like(self.origin)
+        self.inner = torch.zeros_like(inner, dtype=wide)
+        self.energy = None if energy is None else torch.zeros_like(energy, dtype=wide)
+        self.counts = torch.zeros(value.shape[0], dtype=torch.long, device=value.device)
+        self.mass = torch.zeros(value.shape[0], dtype=wide, device=value.device)
+        self.active = torch.ones(value.shape[0], dtype=torch.bool, device=value.device)
 
     @property
     def is_probability(self) -> bool:
@@ -127,7 +151,8 @@ class Accumulator:
         return total / self.mass.to(total.dtype).reshape(-1, *(1,) * (total.ndim - 1))
 
     def _in_order(self, kept: list[Tensor]) -> Tensor:
-        return torch.stack([value for _, value in sorted(zip(self.numbers, kept, strict=True), key=lambda p: p[0])])
+        order = torch.tensor(self.numbers).argsort()
+        return torch.cat(kept)[order.to(kept[0].device)]
 
     def result(self, engine: str) -> Predictive:
         """The averages."""
@@ -169,7 +194,3 @@ def _task(likelihood: Likelihood, output: Tensor) -> str:
         likelihood.mean_and_noise(output)
         return "regression"
     return "custom"
-
-
-def _wide(mask: Tensor, like: Tensor) -> Tensor:
-    return mask.reshape(-1, *(1,) * (like.ndim - 1))

@@ -129,15 +129,14 @@ def _average(
 ) -> Predictive:
     total = Accumulator(meaning, keep, settle, weights)
     for numbers, group in outputs:
-        for number, output in zip(numbers, group, strict=True):
-            if output.shape[:1] != (rows,):
-                raise PredictionError(
-                    f"expected outputs for {rows} data, received a tensor of shape {tuple(output.shape)}; "
-                    "the first dimension must be the batch"
-                )
-            total.add(output, number)
-            if settle is not None and total.settled:
-                return total.result(engine.used)
+        if group.shape[1:2] != (rows,):
+            raise PredictionError(
+                f"expected outputs for {rows} data, received a tensor of shape {tuple(group.shape[1:])}; "
+                "the first dimension must be the batch"
+            )
+        total.add(group, numbers)
+        if settle is not None and total.settled:
+            break
     return total.result(engine.used)
 
 

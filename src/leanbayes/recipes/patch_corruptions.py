@@ -38,7 +38,7 @@ SETTINGS: dict[str, tuple[Sweep, ...]] = {
     "smoke": (
         Sweep(digits(methods=("vanilla", "ECMP (BN+out)")), 60, ("gaussian_noise", "contrast"), (1, 5), samples=5),
     ),
-    "cpu": (Sweep(resnet(seeds=1)),),
+    "cpu": (Sweep(resnet()),),
     "paper": (Sweep(published(), limit=10_000, severities=(1, 2, 3, 4, 5), samples=100),),
 }
 # mCE (tables 5 and 7) and rmCE (table 8), in percent
