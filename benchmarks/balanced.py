@@ -62,7 +62,12 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     chosen = dict(list(cases().items())[: 1 if options.quick else None])
     raw = {name: measure(method, options.quick, options.repeats) for name, method in chosen.items()}
-    ratios = {f"{name}: {what}": found["worth"] / 20 for name, each in raw.items() for what, found in each.items()}
+    ratios = {
+        f"{name}: {what}": found["worth"] / 20
+        for name, each in raw.items()
+        for what, found in each.items()
+        if found["worth"] is not None
+    }
     rows = [("", "of the predictive mean", "of NLL", "of ECE")]
     rows += [(name, *(_told(found) for found in each.values())) for name, each in raw.items()]
     for each in raw.values():
@@ -77,6 +82,8 @@ def main() -> None:
 
 
 def _told(found: dict[str, Any]) -> str:
+    if found["worth"] is None:
+        return "not to be read off"
     return f"{'at least ' if found['at_least'] else ''}{found['worth']:.0f}"
 
 

@@ -93,7 +93,8 @@ def taking_part(model: nn.Module) -> Iterator[nn.Module]:
 
 def laid_out(model: nn.Module, seed: int, sample: int) -> dict[int, Tensor]:
     """What the sites that are laid out over the samples get in one of them; the others are left to draw."""
-    return {id(site): noise_of(site, seed, 0, sample) for site in sites(model).values() if hasattr(site, "of_sample")}
+    numbered = enumerate(sites(model).values())
+    return {id(site): noise_of(site, seed, i, sample) for i, site in numbered if hasattr(site, "of_sample")}
 
 
 def noise_of(site: Any, seed: int, number: int, sample: int) -> Tensor:
@@ -102,7 +103,7 @@ def noise_of(site: Any, seed: int, number: int, sample: int) -> Tensor:
     Drawn on the CPU, so that a seed means the same on every device.
     """
     if hasattr(site, "of_sample"):  # laid out over the samples rather than drawn
-        return site.of_sample(seed, sample)
+        return site.of_sample(seed, number, sample)
     generator = torch.Generator().manual_seed(mix(seed, number, sample))
     return site.noise(generator).to(site.device)
 

@@ -59,39 +59,38 @@ def test_it_draws_with_the_probabilities_given():
 
 @pytest.mark.parametrize("shape", [(), (4,), (2, 3)])
 def test_balanced_samples_use_every_component_equally_often(shape):
-    site = BalancedAssignment(shape, (0.2,) * 5, number=3)
-    drawn = torch.stack([site.of_sample(11, s) for s in range(40)])
+    site = BalancedAssignment(shape, (0.2,) * 5)
+    drawn = torch.stack([site.of_sample(11, 0, s) for s in range(40)])
     assert drawn.shape == (40, *shape)
     for block in drawn.reshape(8, 5, -1):
         assert (block.sort(0).values == torch.arange(5).unsqueeze(1)).all()
     again = copy.deepcopy(site)
-    assert all(torch.equal(again.of_sample(11, s), drawn[s]) for s in (39, 0, 17))  # in any order
-    assert not all(torch.equal(site.of_sample(12, s), drawn[s]) for s in range(5))
-    other = BalancedAssignment(shape, (0.2,) * 5, number=4)
-    assert not all(torch.equal(other.of_sample(11, s), drawn[s]) for s in range(5))
+    assert all(torch.equal(again.of_sample(11, 0, s), drawn[s]) for s in (39, 0, 17))  # in any order
+    assert not all(torch.equal(site.of_sample(12, 0, s), drawn[s]) for s in range(5))
+    assert not all(torch.equal(site.of_sample(11, 1, s), drawn[s]) for s in range(5))  # another site
 
 
 @pytest.mark.parametrize("p", [(0.25,) * 4, P, (0.9, 0.1)])
 def test_balanced_sampling_is_unbiased_in_every_place_of_a_block(p):
     site, seeds = BalancedAssignment((50,), p), 200
     for s in (0, 1, site.block - 1, site.block):
-        drawn = torch.cat([site.of_sample(seed, s) for seed in range(seeds)])
+        drawn = torch.cat([site.of_sample(seed, 0, s) for seed in range(seeds)])
         share = drawn.bincount(minlength=len(p)) / drawn.numel()
         assert ((share - torch.tensor(p)).abs() < 5 * (torch.tensor(p) / drawn.numel()).sqrt()).all()
 
 
 def test_balanced_counts_are_within_one_where_components_differ():
     site = BalancedAssignment((30,), P)
-    drawn = torch.stack([site.of_sample(0, s) for s in range(site.block)])
+    drawn = torch.stack([site.of_sample(0, 0, s) for s in range(site.block)])
     for k, p in enumerate(P):
         assert (((drawn == k).sum(0) - site.block * p).abs() <= 1 + 1e-6).all()
 
 
 def test_two_balanced_sites_are_independent_of_each_other():
-    first, second = (BalancedAssignment((), (0.25,) * 4, number=n) for n in (1, 2))
+    site = BalancedAssignment((), (0.25,) * 4)
     pairs = torch.zeros(4, 4)
     for s in range(4000):
-        pairs[first.of_sample(0, s), second.of_sample(0, s)] += 1
+        pairs[site.of_sample(0, 1, s), site.of_sample(0, 2, s)] += 1
     chi = ((pairs - 250) ** 2 / 250).sum()
     assert chi < 33.7  # 99.99 % of 9 degrees of freedom, which is what is left of 15
 
@@ -219,9 +218,9 @@ def test_pruned_weights_are_zero_and_cost_nothing():
 
 def test_copies_and_pickles_draw_alike_and_follow_the_device_and_dtype():
     q = mixture(kind=BalancedAssignment, p=(0.5, 0.5), dtype=torch.float32)
-    q.assignment.of_sample(0, 0)
+    q.assignment.of_sample(0, 0, 0)
     for other in (copy.deepcopy(q), pickle.loads(pickle.dumps(q))):
-        assert all(torch.equal(other.assignment.of_sample(0, s), q.assignment.of_sample(0, s)) for s in range(6))
+        assert all(torch.equal(other.assignment.of_sample(0, 0, s), q.assignment.of_sample(0, 0, s)) for s in range(6))
     assert list(q.state_dict()) == ["loc"]
     assert q.double().sample().dtype == torch.float64
     assert q.to("meta").assignment.device.type == "meta"

@@ -149,7 +149,7 @@ def test_either_sample_of_a_pair_has_the_law_of_the_posterior():
 
 
 def test_balanced_can_be_asked_for_and_refused_whatever_the_method_says():
-    balanced, plain = BalancedAssignment((2,), (0.25,) * 4, 7), Assignment((2,), (0.25,) * 4, 7)
+    balanced, plain = BalancedAssignment((2,), (0.25,) * 4), Assignment((2,), (0.25,) * 4)
     numbers = list(range(8))
     for site in (balanced, plain):
         laid = draws.noise(site, 3, 0, numbers, True)

@@ -29,6 +29,26 @@ def test_measures_are_what_they_are_called():
     assert torch.equal(found["predictive mean"], probs)
 
 
+def test_nothing_is_read_off_where_more_samples_do_not_help():
+    exact = torch.full((50, 2), 0.5)
+
+    def said(samples, seed, balanced):
+        noise = torch.randn(50, 1, generator=torch.Generator().manual_seed(1000 * samples + seed))
+        return exact + 0.01 * torch.cat([noise, -noise], 1) * (2 if balanced else 1)
+
+    found = worth(said, exact, {"mean": lambda probs: probs}, samples=20, repeats=5, independent=(10, 40))["mean"]
+    assert (found["worth"], found["at_least"]) == (None, False)
+
+
+def test_samples_that_are_exact_are_a_bound():
+    exact = torch.full((50, 2), 0.5)
+    found = worth(
+        lambda samples, seed, balanced: exact + (0 if balanced else 0.01 / samples),
+        exact, {"mean": lambda probs: probs}, samples=20, repeats=2, independent=(10, 40),
+    )["mean"]  # fmt: skip
+    assert found["at_least"]
+
+
 def test_beyond_what_was_tried_it_is_a_bound():
     exact = torch.full((50, 2), 0.5)
 

@@ -52,6 +52,36 @@ def test_the_estimate_has_the_exact_gradient_as_its_mean():
         assert expected.abs().max() > 1e-3
 
 
+def test_a_scaled_loss_has_a_scaled_score():
+    model, x = network(), torch.randn(10, 4)
+    found = list(sites(model).values())
+    gradients = []
+    for scale in (1.0, 1024.0):
+        callback = ScoreFunction(found)
+        callback.baseline = 0.5
+        state = State(model, None, terms=Terms(torch.ones(()), torch.ones(()), torch.zeros(()), 1.0), scale=scale)
+        callback.before_step(state)
+        torch.manual_seed(0)
+        model(x)
+        for site in found:
+            site.logits.grad = None
+        callback.after_backward(state)
+        gradients.append(torch.stack([site.logits.grad for site in found]))
+    assert torch.equal(1024 * gradients[0], gradients[1])
+    assert gradients[0].abs().max() > 0
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_a_pass_that_is_computed_again_counts_once(reentrant):
+    from torch.utils.checkpoint import checkpoint
+
+    model, x = network(), torch.randn(10, 4, requires_grad=True)
+    for site in sites(model).values():
+        site.drawn = []
+    checkpoint(model, x, use_reentrant=reentrant).sum().backward()
+    assert [len(site.drawn) for site in sites(model).values()] == [1, 1]
+
+
 def test_the_score_is_the_gradient_of_log_p():
     site = next(iter(sites(network(lb.Patch(3, mixing="learned"))).values()))
     with torch.no_grad():

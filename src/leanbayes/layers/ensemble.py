@@ -39,7 +39,7 @@ class Turn(nn.Module):
         """A member at random, every one as likely."""
         return torch.randint(self.period, (), generator=generator)
 
-    def of_sample(self, seed: int, sample: int) -> Tensor:
+    def of_sample(self, seed: int, number: int, sample: int) -> Tensor:
         """The member of a sample: one after the other, so that K samples ask each once; the seed says who begins."""
         return torch.tensor((seed + sample) % self.period)
 

@@ -69,9 +69,15 @@ class Patched(StandIn):
 
     def forward(self, input: Tensor, *extra: Any, **named: Any) -> Tensor:
         """The module's operation with the components drawn, or at the means; called as the module was."""
-        if isinstance(self.shell, WEIGHT_LAYERS) and self._all_pay(input):
-            return self._through_all(input, *extra, **named)
         indices: dict[int, Tensor] = {}
+        if (
+            isinstance(self.shell, WEIGHT_LAYERS)
+            and (site := self._only_site()) is not None
+            and self._inputs_shared(input)
+        ):
+            indices[id(site)] = index = draw(site)
+            if folded.is_batched(index):  # else the samples share the component too
+                return self._through_all(index, input, *extra, **named)
         weight, bias = self._value("weight", indices), self._value("bias", indices)
         if isinstance(self.shell, WEIGHT_LAYERS):
             return operation_of(self.shell).apply(self.shell, input, weight, bias, *extra, **named)
@@ -113,24 +119,23 @@ class Patched(StandIn):
             )
         return plain
 
-    def _all_pay(self, x: Tensor) -> bool:
-        """Whether it is cheaper to use every component once: vmap runs over samples, and they share the inputs.
-
-        A sample would otherwise have a copy of the whole weight.
-        """
-        if context.mean_only or not folded.running() or folded.is_batched(x):
-            return False
+    def _only_site(self) -> Assignment | None:
+        """The site of a layer that takes one component as a whole."""
         sites = self.assignments()
-        return len(sites) == 1 and not sites[0].shape
+        return sites[0] if len(sites) == 1 and not sites[0].shape else None
 
-    def _through_all(self, x: Tensor, *extra: Any, **named: Any) -> Tensor:
-        index = draw(self.assignments()[0]).reshape(1)
+    def _inputs_shared(self, x: Tensor) -> bool:
+        """Whether vmap runs over samples whose inputs are the same."""
+        return not context.mean_only and folded.running() and not folded.is_batched(x)
+
+    def _through_all(self, index: Tensor, x: Tensor, *extra: Any, **named: Any) -> Tensor:
+        """Every component once, and to each sample its own: otherwise it would have a copy of the whole weight."""
         centres = {name: q.centres for name, q in self._mixtures().items()}
         outputs = []
         for k in range(len(centres["weight"])):
             weight, bias = (centres[n][k] if n in centres else self._parameters.get(n) for n in ("weight", "bias"))
             outputs.append(operation_of(self.shell).apply(self.shell, x, weight, bias, *extra, **named))
-        return torch.stack(outputs).index_select(0, index).squeeze(0)
+        return torch.stack(outputs).index_select(0, index.reshape(1)).squeeze(0)
 
     def _value(self, name: str, indices: dict[int, Tensor]) -> Tensor | None:
         q: Mixture | None = self.posteriors._modules.get(name)  # type: ignore[assignment]
@@ -173,8 +178,16 @@ class Patched(StandIn):
     def __getattr__(self, name: str) -> Any:
         posteriors = self.__dict__.get("_modules", {}).get("posteriors")
         if posteriors is not None and name in posteriors:
-            return self._value(name, {})
+            return self._read(name)
         return super().__getattr__(name)
+
+    def _read(self, name: str) -> Tensor | None:
+        """A value read from outside, as attention reads those of its output: a bias goes with the weight before it."""
+        indices: dict[int, Tensor] = {} if name == "weight" else self.__dict__.pop("_read_last", {})
+        value = self._value(name, indices)
+        if name == "weight" and "bias" in self.posteriors and context.draws is None:
+            self.__dict__["_read_last"] = indices
+        return value
 
 
 def refusal(module: nn.Module) -> str | None:
@@ -249,14 +262,22 @@ _NORMS: dict[type[nn.Module], Callable[..., Tensor]] = {
 
 
 def attach(model: nn.Module) -> None:
-    """Let assignments that several layers share be drawn once a pass of the model; undone where none is left."""
+    """Let assignments that several layers share be drawn once a pass of the model; undone where none is left.
+
+    Layers that the same method made share one, though they were converted one after the other.
+    """
     from ..posteriors.mixture import Assignment
 
     for module in model.modules():
-        hooks = module._forward_pre_hooks
-        for key in [k for k, hook in hooks.items() if isinstance(getattr(hook, "__self__", None), Assignment)]:
-            del hooks[key]
-    layers = (module for module in model.modules() if isinstance(module, Patched))
-    held = {id(site): site for layer in layers for site in layer.assignments() if site.held}
+        for hooks in (module._forward_pre_hooks, module._forward_hooks):
+            for key in [k for k, hook in hooks.items() if isinstance(getattr(hook, "__self__", None), Assignment)]:
+                del hooks[key]
+                module._forward_hooks_always_called.pop(key, None)
+    held: dict[Any, Assignment] = {}
+    for layer in model.modules():
+        for q in layer._mixtures().values() if isinstance(layer, Patched) else ():
+            if q.assignment.held:
+                q.assignment = held.setdefault(layer.__dict__.get("method", q.assignment), q.assignment)
     for site in held.values():
         model.register_forward_pre_hook(site.begin)
+        model.register_forward_hook(site.end, always_call=True)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -12,7 +10,7 @@ from ..errors import ConfigError
 from ..priors import Normal
 from ..registry import register
 from .base import Method
-from .family import check_priors, remember, weight_layers, with_ties
+from .family import check_priors, weight_layers, with_ties
 
 if TYPE_CHECKING:
     from torch import nn
@@ -63,10 +61,6 @@ class DropConnect(Method):
         weights = weight_layers(model)
         return module in with_ties(weights[1:] or weights, weights)
 
-    def prepare(self, modules: Mapping[str, nn.Module], memo: dict[int, Posterior]) -> None:
-        """Names tell the sites of a model apart."""
-        remember(modules, memo)
-
     def convert(self, module: nn.Module, memo: dict[int, Posterior]) -> nn.Module:
         """A layer whose weight is a mixture of itself and zero."""
         from ..layers.patched import Patched
@@ -75,6 +69,5 @@ class DropConnect(Method):
         known: dict[Any, Any] = memo
         w: Any = module._parameters["weight"]
         if id(w) not in memo:
-            number = zlib.crc32(known.get(("name", id(module)), "").encode())
-            memo[id(w)] = drop_connect(w, self.rate, number, balanced=self.balanced)
+            memo[id(w)] = drop_connect(w, self.rate, balanced=self.balanced)
         return Patched(module, {"weight": known[id(w)]}, {} if self.prior is None else {"weight": self.prior})

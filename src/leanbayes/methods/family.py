@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
@@ -10,8 +9,6 @@ from ..priors import Normal
 
 if TYPE_CHECKING:
     from torch import nn
-
-    from ..posteriors.base import Posterior
 
 
 def weight_layers(model: nn.Module) -> list[nn.Module]:
@@ -25,12 +22,6 @@ def with_ties(chosen: list[nn.Module], weights: list[nn.Module]) -> list[nn.Modu
     """The chosen layers, and those that share a weight with one of them: a tied tensor is one random variable."""
     shared = {id(layer._parameters["weight"]) for layer in chosen}
     return [layer for layer in weights if id(layer._parameters["weight"]) in shared]
-
-
-def remember(modules: Mapping[str, nn.Module], memo: dict[int, Posterior]) -> None:
-    """Keep the names of modules where `convert` finds them: they tell the random sites of a model apart."""
-    known: dict[Any, Any] = memo
-    known.update({("name", id(module)): name for name, module in modules.items()})
 
 
 def priors_of(config: Any, module: nn.Module) -> dict[str, Normal]:

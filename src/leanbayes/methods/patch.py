@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
@@ -12,7 +10,7 @@ from ..errors import ConfigError, ConversionError
 from ..priors import Normal
 from ..registry import register
 from .base import Method
-from .family import check_priors, priors_of, remember, weight_layers, with_ties
+from .family import check_priors, priors_of, weight_layers, with_ties
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -122,10 +120,6 @@ class Patch(Method):
         weights = weight_layers(model)
         return norm_layer("", module) or module in with_ties(weights[-1:], weights)
 
-    def prepare(self, modules: Mapping[str, nn.Module], memo: dict[int, Posterior]) -> None:
-        """Names tell the sites of a model apart."""
-        remember(modules, memo)
-
     def convert(self, module: nn.Module, memo: dict[int, Posterior]) -> nn.Module:
         """A layer whose weight and bias are mixtures."""
         from ..layers.patched import Patched
@@ -133,16 +127,15 @@ class Patch(Method):
 
         known: dict[Any, Any] = memo
         priors, posteriors = priors_of(self, module), {}
-        name = known.get(("name", id(module)), "")
-        together = self._together(name, known)
-        for parameter_name, w in module._parameters.items():
+        together = self._together(known)
+        for name, w in module._parameters.items():
             if w is None:
                 continue
             if id(w) not in memo:
-                site = together or self._site(tuple(w.shape), f"{name}.{parameter_name}")
-                memo[id(w)] = Mixture.from_tensor(w, site, self._others(module, parameter_name))
-            posteriors[parameter_name] = known[id(w)]
-        statistics = self.statistics if "running_mean" in module._buffers else "shared"
+                site = together or self._site(tuple(w.shape))
+                memo[id(w)] = Mixture.from_tensor(w, site, self._others(module, name))
+            posteriors[name] = known[id(w)]
+        statistics = self.statistics if module._buffers.get("running_mean") is not None else "shared"
         return Patched(module, posteriors, priors, approximation=self.divergence, statistics=statistics)
 
     def attach(self, model: nn.Module) -> None:
@@ -164,20 +157,19 @@ class Patch(Method):
         sites = {id(site): site for layer in layers for site in layer.assignments()}
         return [ScoreFunction(list(sites.values()))]
 
-    def _together(self, name: str, known: dict[Any, Any]) -> Assignment | None:
+    def _together(self, known: dict[Any, Any]) -> Assignment | None:
         """The one index of a layer, or of all layers; None where every element has its own."""
         if self.cross:
             return None
         if not self.shared:
-            return self._site((), name)
-        return known.setdefault(("assignment", self), self._site((), "", held=True))  # type: ignore[no-any-return]
+            return self._site(())
+        return known.setdefault(("assignment", self), self._site((), held=True))  # type: ignore[no-any-return]
 
-    def _site(self, shape: tuple[int, ...], name: str, held: bool = False) -> Assignment:
+    def _site(self, shape: tuple[int, ...], held: bool = False) -> Assignment:
         from ..posteriors.mixture import Assignment, BalancedAssignment
 
         kind = BalancedAssignment if self.balanced else Assignment
-        number, learned = zlib.crc32(name.encode()), self.mixing == "learned"
-        return kind(shape, self.p, number, held=held, learned=learned)
+        return kind(shape, self.p, held=held, learned=self.mixing == "learned")
 
     def _others(self, module: nn.Module, name: str) -> Tensor:
         """Where the other components of a parameter start, (K - 1, *shape)."""
@@ -191,12 +183,18 @@ class Patch(Method):
         if w.is_meta or (self.init == "fresh" and not is_norm(module)):
             each = [w if w.is_meta else fresh(module)._parameters[name] for _ in range(self.components - 1)]
             return torch.stack(each).detach()  # type: ignore[arg-type]
-        size = _size(w) or _size(module._parameters["weight"].detach())  # type: ignore[union-attr]
+        size = (
+            _size(w)
+            or _size(module._parameters["weight"])
+            or (  # all zeros: what a layer of its kind starts at
+                1.0 if is_norm(module) else _size(fresh(module)._parameters["weight"])
+            )
+        )
         noise = torch.randn((self.components - 1, *w.shape), dtype=w.dtype, device=w.device)
         if self.components > 2:  # the mean stays where it was, and the spread what it would have been
-            p = torch.tensor(self.p[1:], dtype=torch.float64).to(w).reshape(-1, *(1,) * w.ndim)
-            noise = noise - (p * noise).sum(0) / p.sum()
-            noise = noise * ((self.components - 1) / (self.components - 2)) ** 0.5
+            p = torch.tensor(self.p[1:], dtype=torch.float64)
+            p = (p / p.sum()).to(w).reshape(-1, *(1,) * w.ndim)
+            noise = (noise - (p * noise).sum(0)) / (1 - p.square().sum()).sqrt()
         if (row := getattr(module, "padding_idx", None)) is not None:
             noise[:, row] = 0  # a constant
         return w + self.perturbation * size * noise
@@ -245,8 +243,9 @@ def _outer(model: nn.Module) -> list[nn.Module]:
     return found
 
 
-def _size(w: Tensor) -> float:
-    return float(w.square().mean().sqrt())
+def _size(w: Tensor | None) -> float:
+    """The root mean square; half precision would lose the squares of small numbers."""
+    return 0.0 if w is None else float(w.detach().double().square().mean().sqrt())
 
 
 def _check_components(components: Any) -> None:

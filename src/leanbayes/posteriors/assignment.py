@@ -26,7 +26,6 @@ class Assignment(nn.Module):
 
     shape: of the indices, broadcast to the tensor: () for one index in all, the tensor's own for one an element.
     probabilities: p, one for each component.
-    number: tells the sites of a model apart; whatever has the same number is laid out alike.
     held: whether one draw holds for a whole pass, through all layers that share this; see `begin`.
     learned: whether p = softmax(logits) is learned; see `leanbayes.train.mixing`.
     folds: set where samples with components of their own cost what one larger batch costs (norm layers).
@@ -44,17 +43,17 @@ class Assignment(nn.Module):
         self,
         shape: tuple[int, ...],
         probabilities: tuple[float, ...],
-        number: int = 0,
         *,
         held: bool = False,
         learned: bool = False,
     ) -> None:
         super().__init__()
         check_probabilities("probabilities", probabilities)
-        self.shape, self.number, self.held = tuple(shape), number, held
+        self.shape, self.held = tuple(shape), held
         self.given = tuple(float(p) for p in probabilities)
         self.register_parameter("logits", nn.Parameter(torch.tensor(self.given).log()) if learned else None)
         self.current: Tensor | None = None
+        self.inside = False
         self.drawn: list[Tensor] | None = None
         self._last: tuple[tuple[Any, ...], Tensor] | None = None
         self.device = torch.device("cpu")
@@ -73,9 +72,8 @@ class Assignment(nn.Module):
 
     @property
     def uniform(self) -> bool:
-        """Whether all components are as likely."""
-        p = self.probabilities
-        return max(p) - min(p) < _TOLERANCE
+        """Whether all components are as likely, and stay so."""
+        return self.logits is None and max(self.given) - min(self.given) < _TOLERANCE
 
     def weights(self) -> Tensor:
         """p as a tensor, (K,), differentiable where it is learned (and on the CPU where it is not)."""
@@ -93,14 +91,14 @@ class Assignment(nn.Module):
 
     def noise(self, generator: torch.Generator | None = None) -> Tensor:
         """Indices of `shape`; those of the pass where they are held."""
-        if generator is None and self.current is not None:
+        if generator is None and self.current is not None and (self.inside or _in_backward()):
             return self.current
         device = self.device if generator is None else generator.device
         if self.uniform:
             index = torch.randint(self.components, self.shape, generator=generator, device=device)
         else:
             index = self._chosen(torch.rand(self.shape, generator=generator, device=device))
-        if generator is None and self.drawn is not None:
+        if generator is None and self.drawn is not None and not _in_backward():
             self.drawn.append(index)
         return index
 
@@ -109,21 +107,24 @@ class Assignment(nn.Module):
         """How many samples are balanced together."""
         return self.components * (1 if self.uniform else 4)
 
-    def laid_out(self, seed: int, samples: Sequence[int]) -> Tensor:
-        """Indices for several samples, (samples, *shape), balanced over all samples as in `BalancedAssignment`."""
+    def laid_out(self, seed: int, number: int, samples: Sequence[int]) -> Tensor:
+        """Indices for several samples, (samples, *shape), balanced over all samples as in `BalancedAssignment`.
+
+        number: tells the sites of a model apart: those with the same number are laid out alike.
+        """
         block, p = self.block, self.probabilities
         size = block * max(1, _LAID_OUT // (block * max(1, math.prod(self.shape))))
         parts = []
         for span, some in itertools.groupby(samples, lambda sample: sample // size):
-            key = (seed, span, p)
+            key = (seed, number, span, p)
             if self._last is None or self._last[0] != key:
-                self._last = (key, self._layout(seed, span, size // block))
+                self._last = (key, self._layout(mix(seed, number, span), size // block))
             parts.append(self._last[1][[sample % size for sample in some]])
         return (parts[0] if len(parts) == 1 else torch.cat(parts)).long().to(self.device)
 
-    def _layout(self, seed: int, span: int, blocks: int) -> Tensor:
+    def _layout(self, seed: int, blocks: int) -> Tensor:
         """The indices of some blocks (samples, *shape), drawn on the CPU: a seed means the same everywhere."""
-        generator = torch.Generator().manual_seed(mix(seed, self.number, span))
+        generator = torch.Generator().manual_seed(seed)
         order = random_orders((blocks, *self.shape), self.block, generator)
         if not self.uniform:
             u = torch.rand(order.shape, generator=generator)
@@ -135,6 +136,11 @@ class Assignment(nn.Module):
         self.current = None
         if not context.mean_only and not (context.draws is not None and id(self) in context.draws):
             self.current = self.noise()
+        self.inside = True
+
+    def end(self, model: nn.Module, inputs: Any, outputs: Any) -> None:
+        """After the pass, however it ended: the draw holds for its backward pass alone, which may compute it again."""
+        self.inside = False
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
         """Indices are drawn where the model is moved to: it may have no tensor that would show."""
@@ -144,15 +150,18 @@ class Assignment(nn.Module):
 
     def _chosen(self, u: Tensor) -> Tensor:
         """The component whose stretch of [0, 1) holds u."""
+        if self.logits is not None:  # without waiting for the device
+            edges = self.logits.detach().double().softmax(0).cumsum(0)[:-1]
+            return (u.unsqueeze(-1) >= edges.to(u.device)).sum(-1)
         index = torch.zeros(u.shape, dtype=torch.long, device=u.device)
         edge = 0.0
-        for p in self.probabilities[:-1]:
+        for p in self.given[:-1]:
             edge += p
             index = index + (u >= edge)
         return index
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "current": None, "drawn": None, "_last": None}
+        return {**self.__dict__, "current": None, "inside": False, "drawn": None, "_last": None}
 
     def extra_repr(self) -> str:
         """The shape and the number of components."""
@@ -170,18 +179,13 @@ class BalancedAssignment(Assignment):
     A function of (seed, number, sample). In training the draws are independent.
 
     >>> site = BalancedAssignment((), (0.25,) * 4)
-    >>> sorted(int(site.of_sample(7, s)) for s in range(4))
+    >>> sorted(int(site.of_sample(7, 0, s)) for s in range(4))
     [0, 1, 2, 3]
     """
 
-    def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        if self.held and self.uniform and self.logits is None:
-            self.period = self.block  # whole networks: after one round `predict` has asked them all
-
-    def of_sample(self, seed: int, sample: int) -> Tensor:
+    def of_sample(self, seed: int, number: int, sample: int) -> Tensor:
         """The indices of one sample."""
-        return self.laid_out(seed, [sample])[0]
+        return self.laid_out(seed, number, [sample])[0]
 
 
 def random_orders(shape: tuple[int, ...], count: int, generator: torch.Generator | None = None) -> Tensor:
@@ -194,6 +198,11 @@ def random_orders(shape: tuple[int, ...], count: int, generator: torch.Generator
         return torch.rand((*shape, count), generator=generator).argsort(-1).to(torch.int16)
     every = torch.tensor(list(itertools.permutations(range(count))), dtype=torch.int16)
     return every[torch.randint(len(every), shape, generator=generator)]
+
+
+def _in_backward() -> bool:
+    """Whether a pass is computed again, for gradients whose activations were not kept (checkpointing)."""
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
 def check_probabilities(where: str, probabilities: tuple[float, ...]) -> None:

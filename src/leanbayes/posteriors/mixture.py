@@ -16,6 +16,7 @@ sigma is the machine epsilon of the paper: densities know it, a draw leaves it o
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Self
 
 import torch
@@ -63,6 +64,14 @@ class Mixture(Posterior):
         self.loc = as_parameter(loc)
         self.assignment = assignment.to(loc.device)
         self.zero = zero
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Memory formats are those of one weight: components lie behind each other as outputs do."""
+
+        def as_weight(t: Tensor) -> Tensor:
+            return fn(t.flatten(0, 1)).unflatten(0, t.shape[:2]) if t.ndim == 5 else fn(t)
+
+        return super()._apply(as_weight, recurse)
 
     @classmethod
     def from_tensor(cls, w: Tensor, assignment: Assignment, others: Tensor) -> Self:
@@ -147,14 +156,14 @@ def dropout(w: Tensor, rate: float, dim: int = 1) -> Mixture:
     return _dropped(w, BalancedAssignment(shape, _rate(rate)))
 
 
-def drop_connect(w: Tensor, rate: float, number: int = 0, *, balanced: bool = True) -> Mixture:
+def drop_connect(w: Tensor, rate: float, *, balanced: bool = True) -> Mixture:
     """DropConnect as a mixture: every weight by itself is zero or w / (1 - rate) (table 2).
 
     >>> drop_connect(torch.ones(2), 0.75).sample(torch.tensor([0, 1])).detach()
     tensor([0., 4.])
     """
     kind = BalancedAssignment if balanced else Assignment
-    return _dropped(w, kind(tuple(w.shape), _rate(rate), number))
+    return _dropped(w, kind(tuple(w.shape), _rate(rate)))
 
 
 def _dropped(w: Tensor, assignment: Assignment) -> Mixture:

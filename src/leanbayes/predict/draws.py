@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -25,13 +26,26 @@ def noise(site: Any, seed: int, number: int, samples: Sequence[int], balanced: b
     One sample alone has the same distribution in all three cases.
     """
     if isinstance(site, Assignment):
-        if balanced or (balanced is None and hasattr(site, "of_sample")):
-            return site.laid_out(seed, samples)
-        if balanced is False or not hasattr(site, "of_sample"):
-            return torch.stack([_independent(site, seed, number, sample) for sample in samples])
+        if _is_laid_out(site, balanced):
+            return site.laid_out(seed, number, samples)
+        return torch.stack([_independent(site, seed, number, sample) for sample in samples])
     if balanced and getattr(site, "gaussian", False):
         return torch.stack([_antithetic(site, seed, number, sample) for sample in samples])
     return torch.stack([sampling.noise_of(site, seed, number, sample) for sample in samples])
+
+
+def period(sites: Sequence[Any], balanced: bool | None) -> int | None:
+    """After how many samples nothing new comes, or None: an ensemble has no more than its members.
+
+    Several assignments, though each goes round, do not meet in every way before long.
+    """
+    if len(sites) == 1 and isinstance(site := sites[0], Assignment):
+        return site.components if site.held and site.uniform and _is_laid_out(site, balanced) else None
+    return math.lcm(*(site.period for site in sites)) if all(hasattr(site, "period") for site in sites) else None
+
+
+def _is_laid_out(site: Assignment, balanced: bool | None) -> bool:
+    return hasattr(site, "of_sample") if balanced is None else balanced
 
 
 def _independent(site: Any, seed: int, number: int, sample: int) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from .. import batches, sampling
 from ..errors import LeanBayesWarning
 from . import draws
-from .probe import Probe, probe
+from .probe import TRIAL, Probe, probe
 
 LOOP_ROWS = 256
 VMAP_PAIRS = 2048
@@ -60,8 +59,8 @@ class Engine:
         self.kept: dict[tuple[int, ...], dict[int, Tensor]] = {}
         if self.mean_only or not self.sites:
             self.samples = 1
-        elif all(hasattr(site, "period") for site in self.sites):  # plain members: after one round nothing is new
-            self.samples = min(self.samples, math.lcm(*(site.period for site in self.sites)))  # type: ignore[arg-type]
+        elif (period := draws.period(self.sites, self.balanced)) is not None:
+            self.samples = min(self.samples, period)
         if self.mean_only:
             self.used = "mean"
         elif not self.sites:
@@ -112,7 +111,7 @@ class Engine:
             self.used = "loop"
             return
         try:
-            self._vmap(batches.rows(inputs, 0, 1), [0, 1], trial=True)
+            self._vmap(batches.rows(inputs, 0, min(TRIAL, self.data)), [0, 1], trial=True)
             self.used = "vmap"
         except Exception as error:  # vmap's refusals have no common type; a model's own fault shows again in the loop
             self.used = "loop"
@@ -150,7 +149,7 @@ class Engine:
             return
         if self._forget_shapes():  # noise of a run-time shape: let the sites see this block's
             with sampling.watching(lambda site: None):
-                self._run(batches.rows(block, 0, 1))
+                self._run(batches.rows(block, 0, min(TRIAL, batches.size(block))))
         size = self.group or self.samples
         for first in range(0, self.samples, size):
             numbers = list(range(first, min(first + size, self.samples)))

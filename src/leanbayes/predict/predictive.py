@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -89,16 +90,24 @@ class Predictive:
         """Log predictive density (or probability) of each target (N,): log of the average over samples."""
         if self.task != "regression":
             self._only("log probabilities", "classification", "segmentation", "regression")
-            index = self._aligned(targets, self.mean[:, 0]).long().unsqueeze(1)
-            if not bool(((index >= 0) & (index < self.mean.shape[1])).all()):
-                raise DataError(
-                    f"expected labels from 0 to {self.mean.shape[1] - 1}, received {int(index.min())} to "
-                    f"{int(index.max())}; leave out what is not labelled"
-                )
-            chosen = self.mean.gather(1, index).clamp_min(torch.finfo(self.mean.dtype).tiny).log()
+            chosen = self.mean.gather(1, self._classes(targets)).clamp_min(torch.finfo(self.mean.dtype).tiny).log()
             return chosen.flatten(1).sum(1)
         parts = self._mixture()
         return mixture.log_density(parts, self._aligned(targets, parts[0][0]))
+
+    def sample_log_prob(self, targets: Tensor) -> Tensor:
+        """Log density (or probability) of each target under every network by itself (S, N)."""
+        self._only("log probabilities", "classification", "segmentation", "regression")
+        drawn = self.samples
+        if self.task == "regression":
+            assert self.noise is not None
+            y = self._aligned(targets, drawn[0])
+            each = -0.5 * ((y - drawn).square() / self.noise + torch.log(2 * math.pi * self.noise))
+        else:
+            index = self._classes(targets)
+            each = drawn.gather(2, index.expand(len(drawn), *index.shape))
+            each = each.clamp_min(torch.finfo(drawn.dtype).tiny).log()
+        return each.reshape(*each.shape[:2], -1).sum(2)
 
     def cdf(self, targets: Tensor) -> Tensor:
         """P(Y <= y) of each target under its own predictive (N, ...): uniform on [0, 1] if the model is calibrated."""
@@ -121,6 +130,16 @@ class Predictive:
         if not 0.0 < level < 1.0:
             raise PredictionError(f"expected a level between 0 and 1, received {level}")
         return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
+
+    def _classes(self, targets: Tensor) -> Tensor:
+        """Targets as indices of the classes (N, 1, ...); an error where they are not."""
+        index = self._aligned(targets, self.mean[:, 0]).long().unsqueeze(1)
+        if not bool(((index >= 0) & (index < self.mean.shape[1])).all()):
+            raise DataError(
+                f"expected labels from 0 to {self.mean.shape[1] - 1}, received {int(index.min())} to "
+                f"{int(index.max())}; leave out what is not labelled"
+            )
+        return index
 
     def _aligned(self, targets: Tensor, like: Tensor) -> Tensor:
         """Targets in the shape of what they are compared with; (N,) and (N, 1) are the same, nothing else is."""

@@ -14,6 +14,7 @@ from ..layers.sparse import dense_path
 
 OWN_WEIGHTS = 2.0
 FOLDED = 1.0
+TRIAL = 2  # data: a BatchNorm without running statistics can do nothing with one
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,8 @@ class Probe:
 
 
 def probe(model: nn.Module, inputs: Any) -> Probe:
-    """Run one datum, counting. The sites of a model that has run know the shapes of their noise."""
+    """Run one datum or two, counting. The sites of a model that has run know the shapes of their noise."""
+    rows = min(TRIAL, batches.size(inputs))
     counter = FlopCounterMode(display=False)
     drawn: list[tuple[Any, int]] = []
     sizes = [0]
@@ -62,12 +64,12 @@ def probe(model: nn.Module, inputs: Any) -> Probe:
 
     def measure(module: nn.Module, args: Any, output: Any) -> None:
         if drawn and isinstance(output, Tensor):
-            sizes.append(output.numel())
+            sizes.append(-(-output.numel() // rows))
 
     hook = register_module_forward_hook(measure)
     try:
         with sampling.using(estimator="weight"), counter, sampling.watching(watch), dense_path():
-            batches.call(model, batches.rows(inputs, 0, 1))
+            batches.call(model, batches.rows(inputs, 0, rows))
     finally:
         hook.remove()
     total = counter.get_total_flops()

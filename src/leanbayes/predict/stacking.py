@@ -7,7 +7,6 @@ which ensemble model patching names as its outlook. The problem is concave: ther
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -75,26 +74,16 @@ def fit_weights(
         raise PredictionError(
             "fit_weights: expected no weights, settle or mean_only: all samples are asked every datum"
         )
+    if seed is None:
+        raise PredictionError(
+            "fit_weights: expected a seed, received None: the weights belong to the networks it draws"
+        )
     options["keep_samples"] = True
     said = ((predict(model, x, samples, seed, task=task, **options), y) for x, y in labelled(data))
-    rows = [_log_density(each, y) for each, y in said]
+    rows = [each.sample_log_prob(y) for each, y in said]
     if not rows:
         raise DataError("expected at least one labelled datum, received none")
     return stacking_weights(torch.cat(rows, 1))
-
-
-def _log_density(said: Any, targets: Tensor) -> Tensor:
-    """log p(y_n | x_n, W_s) of every sample by itself, (samples, data)."""
-    drawn = said.samples
-    if said.task == "regression":
-        y = targets.to(drawn).reshape(drawn.shape[1:])
-        each = -0.5 * ((y - drawn).square() / said.noise + torch.log(2 * math.pi * said.noise))
-        return each.reshape(*each.shape[:2], -1).sum(2)  # type: ignore[no-any-return]
-    if said.task not in ("classification", "segmentation"):
-        raise PredictionError(f"stacking needs the probability of a target; this prediction is of a {said.task} task")
-    index = targets.to(drawn.device).long().unsqueeze(0).unsqueeze(2)
-    chosen = drawn.gather(2, index.expand(len(drawn), *index.shape[1:]))
-    return chosen.clamp_min(torch.finfo(drawn.dtype).tiny).log().reshape(*drawn.shape[:2], -1).sum(2)  # type: ignore[no-any-return]
 
 
 def check_weights(weights: Any, samples: int, settle: float | None = None) -> Tensor:

@@ -9,6 +9,7 @@ through (log S, log error) of independent samples, within the numbers that were 
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import Tensor
 
 Measure = Callable[[Tensor], Tensor]
 INDEPENDENT = (5, 10, 20, 40, 80, 160)
+FLAT = -0.5
 
 
 def measures(labels: Tensor) -> dict[str, Measure]:
@@ -46,7 +48,8 @@ def worth(
     said(samples, seed, balanced): the predictive probabilities of so many samples, (data, classes).
     exact: those of very many samples.
 
-    Of every measure: "worth", the number; "at_least", whether not even the most independent samples tried have so small
+    Of every measure: "worth", the number, None where errors of independent samples fall too slowly for one to be read
+    off (a slope above -1/2); "at_least", whether not even the most independent samples tried have so small
     an error, so that it is only a bound; "error" by number of samples; the "slope" of the line, -1 where errors fall as
     they should; "each" error.
     """
@@ -62,22 +65,26 @@ def worth(
     for name, each in errors.items():
         mean = {key: sum(values) / len(values) for key, values in each.items()}
         counts = [math.log(s) for s in independent]
-        logs = [math.log(mean[str(s)]) for s in independent]
+        logs = [_log(mean[str(s)]) for s in independent]
         slope, start = _line(counts, logs)
-        equal, bound = _equal(math.log(mean["balanced"]), logs, slope, start, independent)
+        equal, bound = _equal(_log(mean["balanced"]), logs, slope, start, independent)
         found[name] = {"worth": equal, "at_least": bound, "error": mean, "slope": slope, "each": each}
     return found
 
 
 def _equal(
     log_error: float, logs: list[float], slope: float, start: float, tried: tuple[int, ...]
-) -> tuple[float, bool]:
+) -> tuple[float | None, bool]:
     """How many independent samples have this error, and whether there were none with so small a one."""
     if log_error < min(logs):
         return float(tried[-1]), True
-    if slope >= 0:  # more samples did not help: nothing can be read off
-        return float(tried[0]), False
+    if slope > FLAT:
+        return None, False
     return min(max(math.exp((log_error - start) / slope), float(tried[0])), float(tried[-1])), False
+
+
+def _log(error: float) -> float:
+    return math.log(max(error, sys.float_info.min))
 
 
 def _line(x: list[float], y: list[float]) -> tuple[float, float]:

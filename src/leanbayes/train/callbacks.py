@@ -29,6 +29,7 @@ class State:
     terms: of the current batch, from after_backward on. row: the epoch's numbers, in epoch_end.
     stop: set a reason here to end training after the current epoch.
     closure: computes the loss of the current batch once more, for callbacks that need another pass over it.
+    scale: what the loss, and so every gradient of after_backward, was multiplied by (16-bit training).
     """
 
     model: nn.Module
@@ -40,6 +41,7 @@ class State:
     row: dict[str, Any] | None = None
     stop: str | None = None
     closure: Callable[[], Tensor] | None = None
+    scale: float = 1.0
 
 
 class Callback:
@@ -52,7 +54,7 @@ class Callback:
         """Before the forward pass."""
 
     def after_backward(self, state: State) -> None:
-        """Gradients are there, averaged over processes, not yet clipped."""
+        """Gradients are there, averaged over processes, times state.scale, not yet clipped."""
 
     def after_step(self, state: State) -> None:
         """The optimiser has moved the parameters."""

@@ -182,6 +182,8 @@ class Run:
             rng.restore_torch(before, fabric.device)
             raise TrainingError(self._diagnosis(inputs, targets, terms))
         state.terms = Terms(terms.loss.detach(), terms.nll.detach(), terms.kl.detach(), terms.kl_weight)
+        scaler = getattr(fabric.strategy.precision, "scaler", None)
+        state.scale = 1.0 if scaler is None else float(scaler.get_scale())
         notify(job.callbacks, "after_backward", state)
         if job.clip is not None:
             fabric.clip_gradients(self.module, self.optimizer, max_norm=job.clip, error_if_nonfinite=False)

@@ -39,7 +39,7 @@ class ScoreFunction(Callback):
         nll = float(state.terms.nll)
         for site in self.sites:
             if self.baseline is not None and site.logits is not None:
-                found = _averaged((nll - self.baseline) * score(site, site.drawn or []))
+                found = _averaged(state.scale * (nll - self.baseline) * score(site, site.drawn or []))
                 site.logits.grad = found if site.logits.grad is None else site.logits.grad + found
             site.drawn = None
         self.baseline = nll if self.baseline is None else self.memory * self.baseline + (1 - self.memory) * nll

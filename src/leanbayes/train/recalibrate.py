@@ -40,7 +40,8 @@ def recalibrate_(
     data: how many data to read, 1,024 say; None reads all.
     passes: how often to read them; each pass has other noise, which is worth it where a draw is shared by a whole batch
         and moves it far, as in patched norm layers.
-    momentum: None gives the plain average over the data read, each batch by its size; a number updates the statistics
+    momentum: None gives the plain average over the data read, each batch by its size (batches count alike where every
+        component of a `Patch` has statistics of its own); a number updates the statistics
         that are there, as torch's BatchNorm does.
 
     >>> import torch
