@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from .train.coordinate import CoordinateDescent as CoordinateDescent
     from .train.elbo import ELBO as ELBO
     from .train.fit import fit as fit
+    from .train.follow import follow as follow
     from .train.natural_gradient import NaturalGradientSGD as NaturalGradientSGD
     from .train.recalibrate import recalibrate_ as recalibrate_
     from .train.schedules import warmup as warmup
@@ -124,6 +125,7 @@ _HOMES = {
     "evaluate_each": "evaluate.several",
     "extract": "compress.extract",
     "fit": "train.fit",
+    "follow": "train.follow",
     "importance": "compress.width",
     "kappa": "compress.kappa",
     "kl_sum": "kl",

@@ -23,10 +23,13 @@ from .errors import ArtifactError
 from .files import write_bytes
 
 
-def save(model: nn.Module, path: str | os.PathLike[str], *, metadata: Mapping[str, Any] | None = None) -> Path:
+def save(
+    model: nn.Module, path: str | os.PathLike[str], *, task: Any = None, metadata: Mapping[str, Any] | None = None
+) -> Path:
     """Write a model, Bayesian or plain, to one safetensors file, atomically.
 
     It holds the state_dict, the methods by layer, the likelihood it was fitted to, and `metadata`: what JSON can say.
+    task: that likelihood, where a loop of your own trained the model and `follow` was not told: ``elbo.likelihood``.
     What is not in the state_dict is not saved: the class of the model, non-persistent buffers, train() or eval().
 
     >>> import tempfile
@@ -39,6 +42,7 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, metadata: Mapping[st
     >>> bool((fresh[0].posteriors["weight"].rho == model[0].posteriors["weight"].rho).all())
     True
     """
+    from . import likelihoods
     from .compress.slicing import sizes
 
     container.name_of(path)
@@ -46,11 +50,12 @@ def save(model: nn.Module, path: str | os.PathLike[str], *, metadata: Mapping[st
     state = _state(bare)
     aliases = _aliases(state)
     found = record.get(bare)
+    said = None if task is None else likelihoods.likelihood(task).to_dict()
     document = {
         "leanbayes": _version.__version__,
         "torch": str(torch.__version__),
         "conversions": {name: config.to_dict(method) for name, method in record.conversions(bare).items()},
-        "likelihood": None if found is None else found.likelihood,
+        "likelihood": said if task is not None else None if found is None else found.likelihood,
         **({"temperatures": found.temperatures} if found is not None and found.temperatures else {}),
         **({"sliced": cut} if (cut := sizes(bare)) else {}),
         "aliases": aliases,

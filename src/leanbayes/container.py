@@ -147,7 +147,7 @@ def _json(text: str | bytes, message: str) -> Any:
 def _readable(where: str) -> Iterator[None]:
     try:
         if not os.path.isfile(where):
-            raise FileNotFoundError("there is none")
+            raise FileNotFoundError("it is a directory" if os.path.isdir(where) else "there is none")
         yield
     except OSError as error:
         raise ArtifactError(f"{where}: expected a readable file ({error})") from error

@@ -81,7 +81,7 @@ REFUSED = {
     "write MeanField()": lb.MeanField,
     "empty mapping": {},
     "expected a method or None, received 'MeanField'": {nn.Linear: "MeanField"},
-    "expected a method or None, received <class": {nn.Linear: lb.MeanField},
+    r"received its class; write MeanField\(\)": {nn.Linear: lb.MeanField},
     "not part of the model": {nn.Linear(1, 1): A},
     "expected a module type in a rule, received int": {int: A},
     "as selector, received 3": {3: A},

@@ -1,4 +1,4 @@
-"""`leanbayes demo`: the whole library in a minute, on data it carries."""
+"""`leanbayes demo`: the whole library on data it carries."""
 
 from __future__ import annotations
 

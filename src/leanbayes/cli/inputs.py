@@ -25,7 +25,8 @@ def read(path: Path) -> Tensor:
         raise DataError(f"{path}: expected a .npy array or a .csv of numbers ({error})") from error
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub" or array.ndim < 2 or not array.size:
         found = f"{array.dtype} of shape {array.shape}" if isinstance(array, np.ndarray) else "several arrays"
-        raise DataError(f"{path}: expected an array of numbers, (data, ...), received {found}; one datum needs [None]")
+        why = "; one datum needs [None]" if isinstance(array, np.ndarray) and array.ndim < 2 else ""
+        raise DataError(f"{path}: expected an array of numbers, (data, ...), received {found}{why}")
     x = torch.from_numpy(array.astype(np.float32))
     if not bool(torch.isfinite(x).all()):
         row = int((~torch.isfinite(x.flatten(1)).all(1)).nonzero()[0])

@@ -12,9 +12,9 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4  # glibc's malloc.h
 def keep_freed_memory() -> bool:
     """Let glibc keep what tensors free instead of handing it back to the system; False where malloc is another one.
 
-    A tensor of some megabytes is mapped anew whenever it is made, and every page of it faults once: a fifth of the time
-    of a training step of LeNet-5. Settings of the environment (MALLOC_...) are left alone. For whole processes of ours
-    only: a library must not change its user's allocator.
+    A tensor of some megabytes is mapped anew whenever it is made, and every page of it faults once.
+    Settings of the environment (MALLOC_...) are left alone. For whole processes of ours only: a library must not
+    change its user's allocator.
 
     >>> keep_freed_memory() in (True, False)
     True

@@ -19,7 +19,7 @@ class Reproduce:
 
     Args:
         name: of the recipe.
-        preset: smoke takes seconds on embedded data; cpu about half an hour on real data; paper is as published.
+        preset: smoke takes seconds on embedded data; cpu minutes to hours on real data; paper is as published.
         out: where the result is written; by default results/NAME.PRESET.json, unless the preset is smoke.
         resume: a folder for finished pieces, so that an interrupted run goes on where it stopped; by default runs,
             unless the preset is smoke.

@@ -242,7 +242,8 @@ def _candidates(
         _check_names(model, scores, found)
     if not found:
         raise ConversionError(
-            "expected a model with random weights, found none to prune; lb.bayesianize_(model, lb.MeanField()) first"
+            "expected a model with Gaussian weights (MeanField, VariationalDropout, ...), found none to prune; "
+            "lb.bayesianize_(model, lb.MeanField()) makes them"
         )
     return list(found.values())
 

@@ -168,7 +168,8 @@ def _check_rules(
         if rule.method is not None and rule in refusals and not any(name in converted for name in hits[rule]):
             raise ConversionError(f"rule {rule.text} converts nothing: {refusals[rule]}")
     if not converted:
-        reasons = {why for name, (_, why) in chosen.items() if dict(model.named_modules())[name]._parameters}
+        modules = dict(model.named_modules())
+        reasons = {why for name, (_, why) in chosen.items() if modules[name]._parameters or why.startswith("already")}
         detail = "; ".join(sorted(reasons)) or "it has no layers with parameters"
         if len(ordered) == 1 and not hits[ordered[0]] and ordered[0].rank < 3:
             raise no_match(ordered[0], model)

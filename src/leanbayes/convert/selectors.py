@@ -70,6 +70,8 @@ def parse(rules: Any, model: nn.Module) -> list[Rule]:
 
 
 def _rule(selector: Any, method: Any, model: nn.Module) -> Rule:
+    if isinstance(method, type) and issubclass(method, Method):
+        raise ConversionError(f"rule {selector!r}: expected a method, received its class; write {method.__name__}()")
     if method is not None and not isinstance(method, Method):
         raise ConversionError(f"rule {selector!r}: expected a method or None, received {method!r}")
     if isinstance(selector, nn.Module):
@@ -103,5 +105,8 @@ def no_match(rule: Rule, model: nn.Module) -> ConversionError:
     names = [n for n, _ in model.named_modules() if n]
     near = difflib.get_close_matches(rule.selector, names, n=3) if isinstance(rule.selector, str) else []
     kinds = sorted({type(m).__name__ for m in model.modules() if m._parameters})
-    hint = f"did you mean {', '.join(near)}?" if near else f"the model has layers of type {', '.join(kinds) or 'none'}"
+    hint = f"the model has layers of type {', '.join(kinds) or 'none'}"
+    if isinstance(rule.selector, str):
+        more = ", ..." if len(names) > 8 else ""
+        hint = f"did you mean {', '.join(near)}?" if near else f"its modules are called {', '.join(names[:8])}{more}"
     return ConversionError(f"rule {rule.text} matches no module; {hint}")

@@ -61,6 +61,9 @@ class Evaluation:
         value = self[metric]
         return None if math.isnan(value) else percentile(self.replicates.get(metric, ()), level, value=value)
 
+    def __repr__(self) -> str:
+        return str(self)
+
     def __str__(self) -> str:
         from ..report.table import as_text, evaluation_table
 
@@ -152,6 +155,9 @@ class Comparison:
             paired = _same(settings[0].get("ood") or {}, settings[1].get("ood") or {}, label)
         draws = first.replicates.get(metric, ()), second.replicates.get(metric, ())
         return difference(first[metric] - second[metric], *draws, paired=paired, level=level)
+
+    def __repr__(self) -> str:
+        return str(self)
 
     def __str__(self) -> str:
         from ..report.table import as_text, comparison_table

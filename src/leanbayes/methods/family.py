@@ -12,16 +12,16 @@ if TYPE_CHECKING:
 
 
 def weight_layers(model: nn.Module) -> list[nn.Module]:
-    """Linear layers, convolutions and embeddings, in the order of registration."""
-    from ..layers.operations import refusal
+    """Linear layers, convolutions and embeddings, Bayesian or not, in the order of registration."""
+    from ..layers.operations import WEIGHT_LAYERS, refusal
 
-    return [module for module in model.modules() if refusal(module) is None]
+    return [m for m in model.modules() if refusal(m) is None or isinstance(getattr(m, "shell", None), WEIGHT_LAYERS)]
 
 
 def with_ties(chosen: list[nn.Module], weights: list[nn.Module]) -> list[nn.Module]:
     """The chosen layers, and those that share a weight with one of them: a tied tensor is one random variable."""
-    shared = {id(layer._parameters["weight"]) for layer in chosen}
-    return [layer for layer in weights if id(layer._parameters["weight"]) in shared]
+    shared = {id(w) for layer in chosen if (w := layer._parameters.get("weight")) is not None}
+    return [layer for layer in weights if id(layer._parameters.get("weight")) in shared]
 
 
 def priors_of(config: Any, module: nn.Module) -> dict[str, Normal]:

@@ -236,10 +236,18 @@ class _Annealing:
     """The callback of a temperature that falls."""
 
     def __init__(self, method: Ordered, units: list[OrderingUnit]) -> None:
-        self.method, self.units = method, units
+        self.method, self.units, self.begun = method, units, False
+
+    def after_step(self, state: Any) -> None:
+        """Nothing, if it had begun."""
+        if not self.begun:
+            from ..train.callbacks import out_of_order
+
+            raise out_of_order(type(self.method).__name__)
 
     def before_step(self, state: Any) -> None:
         """The temperature of the step."""
+        self.begun = True
         from ..ordering.annealing import exponential
 
         method = self.method

@@ -156,8 +156,8 @@ def resolve_task(model: nn.Module, task: Any) -> Likelihood:
         return own if own.task == given.task else given
     if record is None or record.likelihood is None:
         raise PredictionError(
-            "this model was not trained by leanbayes.fit, so its task is not known; "
-            'say predict(..., task="classification") or "regression" or "segmentation"'
+            "this model was not trained by leanbayes.fit, so its task is not known; pass task=elbo.likelihood after a "
+            'loop of your own, or task="classification", "segmentation" or "regression" (with a noise of 1)'
         )
     return likelihoods.from_dict(record.likelihood)
 

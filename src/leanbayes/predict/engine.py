@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from .. import batches, sampling
 from ..errors import LeanBayesWarning
 from . import draws
-from .probe import TRIAL, Probe, probe
+from .probe import Probe, fewest, probe
 
 LOOP_ROWS = 256
 VMAP_PAIRS = 2048
@@ -111,7 +111,7 @@ class Engine:
             self.used = "loop"
             return
         try:
-            self._vmap(batches.rows(inputs, 0, min(TRIAL, self.data)), [0, 1], trial=True)
+            self._vmap(batches.rows(inputs, 0, fewest(self.model)), [0, 1], trial=True)
             self.used = "vmap"
         except Exception as error:  # vmap's refusals have no common type; a model's own fault shows again in the loop
             self.used = "loop"
@@ -149,7 +149,7 @@ class Engine:
             return
         if self._forget_shapes():  # noise of a run-time shape: let the sites see this block's
             with sampling.watching(lambda site: None):
-                self._run(batches.rows(block, 0, min(TRIAL, batches.size(block))))
+                self._run(batches.rows(block, 0, fewest(self.model)))
         size = self.group or self.samples
         for first in range(0, self.samples, size):
             numbers = list(range(first, min(first + size, self.samples)))
@@ -195,7 +195,9 @@ class Engine:
                 return self._run(block)
 
         own = {key: noise for key, noise in stacked.items() if key not in same}
-        return torch.func.vmap(one, randomness="different")(own)
+        with warnings.catch_warnings():  # operations without a rule of their own run sample by sample: as in a loop
+            warnings.filterwarnings("ignore", "There is a performance drop because we have not yet implemented")
+            return torch.func.vmap(one, randomness="different")(own)
 
     def _stacked(self, numbers: list[int]) -> dict[int, Tensor]:
         """The noise of samples by site, (samples, ...)."""

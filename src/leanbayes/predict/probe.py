@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.module import register_module_forward_hook
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -14,7 +15,6 @@ from ..layers.sparse import dense_path
 
 OWN_WEIGHTS = 2.0
 FOLDED = 1.0
-TRIAL = 2  # data: a BatchNorm without running statistics can do nothing with one
 
 
 @dataclass(frozen=True)
@@ -52,9 +52,19 @@ class Probe:
         return passes * self.before[depth] + samples * self.after[depth]
 
 
+def fewest(model: nn.Module) -> int:
+    """How many data a pass takes at least: 2 for a BatchNorm without running statistics, which averages over them.
+
+    >>> fewest(nn.BatchNorm1d(3)), fewest(nn.BatchNorm1d(3, track_running_stats=False))
+    (1, 2)
+    """
+    layers = (getattr(module, "shell", module) for module in model.modules())
+    return 2 if any(isinstance(m, _BatchNorm) and not m.track_running_stats for m in layers) else 1
+
+
 def probe(model: nn.Module, inputs: Any) -> Probe:
     """Run one datum or two, counting. The sites of a model that has run know the shapes of their noise."""
-    rows = min(TRIAL, batches.size(inputs))
+    rows = min(fewest(model), batches.size(inputs))
     counter = FlopCounterMode(display=False)
     drawn: list[tuple[Any, int]] = []
     sizes = [0]

@@ -61,7 +61,7 @@ CONTESTANTS: dict[str, Contestant] = {
     "deep ensemble of 3": Contestant(Ensemble(members=3), rounds=3),  # as many epochs for each member
     "sparse subspace, 10 %": Contestant(SparseSubspace(density=0.1, interval=50), kl_weight=0.1),
     "patched output": Contestant({"dense2": Patch(components=5)}, kl_weight=0.1),
-    # all widths at once take longer: as long as the others, it is worse than a plain network at every width
+    # all widths at once take longer
     "nested": Contestant(Nested(groups=16, base_groups=1), kl_weight=0.1, rounds=2, widths=(0.25, 0.5, 1.0)),
 }
 

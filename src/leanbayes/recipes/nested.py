@@ -6,8 +6,8 @@ order. Before a width is asked, BatchNorm's statistics are re-estimated there: u
 means are asked.
 
 The short presets train with Adam at 1e-3 that falls linearly to 0, for 30 epochs on 10,000 images. Another 2,000 are
-held out for temperatures, and chose two settings: log alpha starts at -3 (the authors' -1 is too noisy for so short
-a training) and the KL has a weight of 0.1. The paper preset has the authors' natural gradients
+held out for temperatures. For so short a training log alpha starts at -3, not at the authors' -1, and the KL has a
+weight of 0.1. The paper preset has the authors' natural gradients
 (nested dropout: plain ones), 1.5 times the channels of which two thirds are kept, and 600 epochs; a network trained
 alone 240. What else differs from their code is the library's default: the tails have a weight of their own and start
 uniform, and all layers share one draw.

@@ -5,7 +5,7 @@ with the same sharing of draws and uniform tails. FN3-TS: FN3 with a temperature
 that were held out. IBNN: a Bayesian network trained for each width, in the shape that BN3 is cut to.
 
 The paper shows curves and no table. Its networks see all of CIFAR-10 for 600 epochs; those of the cpu preset are
-small, see a fifth of the data for 30, and IBNN is trained at the ends of the range alone.
+small, see a part of the data for 30, and IBNN is trained at the ends of the range alone.
 """
 
 from __future__ import annotations

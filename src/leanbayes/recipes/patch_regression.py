@@ -11,7 +11,7 @@ anew on all of them (the paper's 0.005 is a candidate). "ensemble" is five netwo
 members have no BatchNorm. Mean-field has none either, a prior N(0, 1), and noise that is learned.
 
 Components of EMP and ECMP start at a perturbation of 0.1. They have three networks a split, from three starts, and
-their figures are averaged: the start moves the mean over all splits of Energy by a tenth. "settled": with BatchNorm's
+their figures are averaged. "settled": with BatchNorm's
 statistics averaged over twenty passes after training (`recalibrate_`): the running averages that training leaves have
 seen some twenty draws of the components.
 

@@ -158,8 +158,8 @@ def lenet(**changes: Any) -> Setting:
 def resnet(**changes: Any) -> Setting:
     """ResNet-18 at half of its width, with ImageNet's stem, on 20,000 images of CIFAR-10.
 
-    That stem makes images an eighth as large on their way: a step costs as much as one of width 8 behind the stem for
-    CIFAR, which at 90 % sparsity would be too small a network to ask the question of.
+    That stem makes images an eighth as large on their way: what a step costs would behind
+    the stem for CIFAR pay for a network far too narrow to be asked for 90 % sparsity.
     """
     run = Run("cifar10", "resnet18", {"width": 32}, epochs=8, lr=0.05, limit=20_000, test_limit=5000, augment=True)
     short = Setting(run, stem="conv1", prior=0.05, std=0.005, interval=25, without=("variational dropout",))

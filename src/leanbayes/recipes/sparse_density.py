@@ -2,7 +2,7 @@
 
 The paper draws ResNet-18 on CIFAR-100 and has no table of it, so there are no numbers of its here. The cpu preset has a
 perceptron (three seeds) and LeNet-5 (one, the first of those of sparse-accuracy) on Fashion-MNIST; a curve of the
-ResNet would take as long as all other sparse recipes together.
+ResNet would take too long there.
 """
 
 from __future__ import annotations

@@ -21,7 +21,8 @@ def result_table(result: dict[str, Any]) -> str:
     names = list(dict.fromkeys(name for row in result["rows"] for name in [*row["metrics"], *row["paper"]]))
     header = ["data", "method", "setting", *names]
     lines = [
-        [row["dataset"], row["method"], str(row["setting"]), *(_cell(row, n) for n in names)] for row in result["rows"]
+        [row["dataset"], row["method"], _setting(row["setting"]), *(_cell(row, n) for n in names)]
+        for row in result["rows"]
     ]
     shown, seeds = table(header, lines), result["seeds"]
     shown.columns[1].justify = "left"
@@ -37,6 +38,10 @@ def _cell(row: dict[str, Any], name: str) -> str:
         text = "undefined" if found["mean"] is None else _number(found["mean"])
         text += f" ± {found['std']:.2g}" if found["std"] is not None else ""
     return text + (f" ({_number(row['paper'][name])})" if name in row["paper"] else "")
+
+
+def _setting(value: Any) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
 def _number(value: float) -> str:

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..errors import ConfigError
+from ..errors import ConfigError, TrainingError
 from .elbo import Terms
 
 HOOKS = ("fit_start", "before_step", "after_backward", "after_step", "epoch_end", "fit_end")
@@ -69,7 +69,7 @@ class Callback:
 def callbacks(model: nn.Module) -> list[Any]:
     """The callbacks that the methods of a converted model need; none for a plain model.
 
-    `fit` calls them by itself. In a loop of your own: ``notify(hooks, "after_step", state)``.
+    `fit` calls them by itself. In a loop of your own `follow` does, or you do: ``notify(hooks, "after_step", state)``.
 
     >>> callbacks(nn.Linear(2, 2))
     []
@@ -99,6 +99,14 @@ def notify(hooks: Iterable[Any], hook: str, state: State) -> None:
     for one in hooks:
         if (function := getattr(one, hook, None)) is not None:
             function(state)
+
+
+def out_of_order(who: str) -> TrainingError:
+    """The error of a callback whose step has ended without having begun."""
+    return TrainingError(
+        f"{who}: expected the hooks before_step and after_backward before after_step, received after_step alone; "
+        "lb.follow(model, optimizer, elbo) calls all of them"
+    )
 
 
 def check(hooks: Iterable[Any]) -> list[Any]:

@@ -216,6 +216,8 @@ def count(source: Any) -> int:
 def _loader(source: Any, batch_size: int) -> DataLoader[Any] | None:
     if isinstance(source, DataLoader):
         return source
+    if isinstance(source, (tuple, list)) and any(not isinstance(t, Tensor) and hasattr(t, "__array__") for t in source):
+        raise DataError("expected a tuple of tensors (x, y), received arrays; torch.as_tensor makes tensors of them")
     if isinstance(source, (tuple, list)) and source and all(isinstance(t, Tensor) for t in source):
         lengths = [t.shape[0] if t.ndim else 0 for t in source]
         if len(set(lengths)) > 1:

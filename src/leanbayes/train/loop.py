@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -172,7 +173,12 @@ class Run:
         notify(job.callbacks, "before_step", state)
         before = rng.capture_torch(fabric.device)
         self.optimizer.zero_grad()
-        terms: Terms = self.module(inputs, targets)
+        try:
+            terms: Terms = self.module(inputs, targets)
+        except (TypeError, ValueError) as error:
+            if (why := _batch_at_fault(batch, inputs, targets, error)) is not None:
+                raise DataError(why) from error
+            raise
         fabric.backward(terms.loss)
         # Averaged over processes, so that a NaN on one of them stops all instead of leaving the others waiting; and
         # read only now, since it waits for the device.
@@ -252,3 +258,18 @@ class Run:
         if self.fabric.world_size > 1:
             for buffer in self.job.model.buffers():
                 torch.distributed.broadcast(buffer, 0)
+
+
+def _batch_at_fault(batch: Any, inputs: Any, targets: Any, error: Exception) -> str | None:
+    """What is wrong with a batch that a model could not take, if that is known."""
+    if isinstance(batch, Mapping) and targets is None:
+        return (
+            f"expected a batch with 'labels', 'label' or 'targets' beside the model's arguments, received the keys "
+            f"{', '.join(map(str, batch))} ({error})"
+        )
+    if "more than 1 value per channel" in str(error) and batches.size(inputs) == 1:
+        return (
+            "a batch of one datum is all that BatchNorm would average over; take another batch_size, or a DataLoader "
+            "with drop_last=True"
+        )
+    return None

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from .callbacks import Callback, State
+from ..errors import TrainingError
+from .callbacks import Callback, State, out_of_order
 
 if TYPE_CHECKING:
     from ..posteriors.assignment import Assignment
@@ -29,13 +30,20 @@ class ScoreFunction(Callback):
     def __init__(self, sites: Sequence[Assignment], memory: float = 0.9) -> None:
         self.sites, self.memory = list(sites), memory
         self.baseline: float | None = None
+        self.begun = False
 
     def before_step(self, state: State) -> None:
+        self.begun = True
         for site in self.sites:
             site.drawn = []
 
+    def after_step(self, state: State) -> None:
+        if not self.begun:
+            raise out_of_order("Patch(mixing='learned')")
+
     def after_backward(self, state: State) -> None:
-        assert state.terms is not None
+        if state.terms is None:
+            raise TrainingError("Patch(mixing='learned'): expected state.terms, what the ELBO returned, received None")
         nll = float(state.terms.nll)
         for site in self.sites:
             if self.baseline is not None and site.logits is not None:

@@ -19,7 +19,7 @@ from ..posteriors.sparse import Sparse
 from ..sampling import using
 from ..undisturbed import kept_buffers
 from . import slots
-from .callbacks import Callback, State
+from .callbacks import Callback, State, out_of_order
 from .growth import Activation, Use, best_places, gradient_pieces
 
 if TYPE_CHECKING:
@@ -62,6 +62,7 @@ class Alternation(Callback):
         self.addition = getattr(method, "addition", "sample")
         self.updates: list[tuple[int, int]] = []
         self.sums: dict[Sparse, Tensor] = {}
+        self.begun = False
         self._reset()
 
     def fit_start(self, state: State) -> None:
@@ -77,6 +78,7 @@ class Alternation(Callback):
         self.updates, self.sums = [], {}
 
     def before_step(self, state: State) -> None:
+        self.begun = True
         self._release()
         self._reset()
         step = -(-(state.step + 1) // self.method.interval) * self.method.interval  # of the next update
@@ -95,6 +97,8 @@ class Alternation(Callback):
         self._release()
 
     def after_step(self, state: State) -> None:
+        if not self.begun:
+            raise out_of_order(type(self.method).__name__)
         if not self.watching or state.step % self.method.interval:
             return
         if self.addition == "steps":

@@ -1,0 +1,106 @@
+"""`follow`: what the methods of a model do around a step, in a loop of your own, without a line in it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import nn
+from torch.optim import Optimizer
+
+from ..convert import record
+from ..errors import ConfigError
+from . import callbacks as hooks
+from .arguments import check_integers, make_optimizer
+from .elbo import ELBO, Terms
+
+
+class Following:
+    """What `follow` returns. state: where training stands. hooks: the callbacks that are called. See `stop`."""
+
+    def __init__(self, state: hooks.State, elbo: ELBO, found: list[Any]) -> None:
+        self.state, self.elbo, self.hooks = state, elbo, found
+        self.begun = False
+        self.handles: list[Any] = [
+            state.model.register_forward_pre_hook(self._before, prepend=True),
+            elbo.register_forward_hook(self._counted),
+            state.optimizer.register_step_pre_hook(self._backward_done),
+            state.optimizer.register_step_post_hook(self._stepped),
+        ]
+        hooks.notify(found, "fit_start", state)
+        record.ensure(state.model).likelihood = elbo.likelihood.to_dict()
+
+    def stop(self) -> None:
+        """Training is over: let go of model, loss and optimiser."""
+        for handle in self.handles:
+            handle.remove()
+        if self.handles:
+            hooks.notify(self.hooks, "fit_end", self.state)
+        self.handles = []
+
+    def _before(self, model: nn.Module, inputs: Any) -> None:
+        if not self.begun and model.training and torch.is_grad_enabled():  # validation is no step
+            self.begun = True
+            hooks.notify(self.hooks, "before_step", self.state)
+
+    def _counted(self, elbo: nn.Module, inputs: Any, terms: Terms) -> None:
+        if self.begun and torch.is_grad_enabled():
+            self.state.terms = Terms(terms.loss.detach(), terms.nll.detach(), terms.kl.detach(), terms.kl_weight)
+
+    def _backward_done(self, optimizer: Optimizer, *call: Any) -> None:
+        if self.begun:
+            hooks.notify(self.hooks, "after_backward", self.state)
+
+    def _stepped(self, optimizer: Optimizer, *call: Any) -> None:
+        if not self.begun:
+            return
+        self.begun = False
+        self.state.step += 1
+        hooks.notify(self.hooks, "after_step", self.state)
+        self.state.terms = None
+        if self.elbo.likelihood.state_dict():  # a learned noise level has moved
+            record.ensure(self.state.model).likelihood = self.elbo.likelihood.to_dict()
+
+
+def follow(
+    model: nn.Module, optimizer: Optimizer, elbo: ELBO, *, total_steps: int | None = None, callbacks: Iterable[Any] = ()
+) -> Following:
+    """Let the methods of a model do their work around every step of a loop of your own.
+
+    Mask updates, temperatures, the turns of an ensemble and the gradient of learned mixing then happen around
+    ``optimizer.step()``, and the model remembers what it was trained for, as after `fit`. The loop stays as it is:
+    forward pass, ``elbo``, ``backward``, ``step``, ``zero_grad``. Passes in evaluation mode or without gradients do not
+    count.
+
+    optimizer: over the model's parameters as they are now: one made before `bayesianize_` replaced some of them is
+        refused. A noise level that is learned is added to it.
+    total_steps: how many there will be, for methods whose schedule needs to know. callbacks: further ones, of your own.
+
+    Returns an object with the `state` of training; ``stop()`` ends it.
+
+    >>> import leanbayes as lb
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    >>> _ = lb.bayesianize_(model, lb.SparseSubspace(density=0.5, interval=2))
+    >>> optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    >>> elbo = lb.ELBO("classification", num_data=20)
+    >>> following = follow(model, optimizer, elbo, total_steps=4)
+    >>> for _ in range(4):
+    ...     optimizer.zero_grad()
+    ...     elbo(model, model(torch.randn(20, 4)), torch.randint(3, (20,))).loss.backward()
+    ...     optimizer.step()
+    >>> following.state.step, lb.predict(model, torch.randn(2, 4)).probs.shape
+    (4, torch.Size([2, 3]))
+    """
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"model: expected an nn.Module, received {type(model).__name__}")
+    if not isinstance(optimizer, Optimizer):
+        raise ConfigError(f"optimizer: expected a torch optimizer, received {type(optimizer).__name__}")
+    if not isinstance(elbo, ELBO):
+        raise ConfigError(f"elbo: expected lb.ELBO(...), received {type(elbo).__name__}")
+    if total_steps is not None:
+        check_integers(total_steps=total_steps)
+    own = hooks.check(callbacks)
+    make_optimizer(optimizer, model, elbo, 1.0)  # checks it, and adds the noise level
+    state = hooks.State(model, optimizer, total_steps=total_steps)
+    return Following(state, elbo, [*hooks.callbacks(model), *own])
