@@ -315,7 +315,7 @@ def test_bad_settings_touch_nothing(options):
 
 
 def test_models_that_cannot_be_pruned():
-    with pytest.raises(ConversionError, match="random weights"):
+    with pytest.raises(ConversionError, match="Gaussian weights"):
         lb.prune_(nn.Sequential(nn.Linear(2, 2)), fraction=0.5)
     with pytest.raises(ConversionError):
         lb.prune_("model", fraction=0.5)  # type: ignore[arg-type]

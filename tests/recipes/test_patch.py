@@ -115,6 +115,8 @@ def test_corruption_errors_are_those_of_evaluate():
     errors = [{cell: 1 - run[f"{cell[0]}|{cell[1]}|accuracy"] for cell in cells} for run in runs]
     assert found["mce"] == pytest.approx(100 * corruption.mce(*errors))
     assert found["rmce"] == pytest.approx(100 * corruption.relative_mce(errors[0], 0.1, errors[1], 0.05))
+    lost = [sum(e - clean for e in each.values()) for each, clean in zip(errors, (0.1, 0.05), strict=True)]
+    assert found["lost"] == pytest.approx(100 * lost[0] / lost[1])
     assert found["fog"] == pytest.approx(100 * 0.7 / 0.5)
     assert found["corrupted accuracy"] == pytest.approx(0.65)
 

@@ -2,7 +2,7 @@
 
 The paper's networks are ResNet-18 on ImageNet (table 4) and PyramidNet (110, alpha 270) on CIFAR-100 (table 6), whose
 figures stand in brackets: not comparable in absolute terms with the cpu preset, which trains ResNet-18 at a quarter of
-its width, and the smallest PyramidNet, on a part of CIFAR-10 until the vanilla network is overconfident. What can be
+its width, and a small PyramidNet, on a part of CIFAR-10 until the vanilla network is overconfident. What can be
 compared is the order. "vanilla, temperature" is not in the paper: one number, fitted on the validation images, that
 divides the logits; it costs nothing and is what calibration has to beat.
 

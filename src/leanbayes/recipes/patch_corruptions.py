@@ -1,9 +1,10 @@
 """Tables 5, 7 and 8 of ensemble model patching: corrupted test images.
 
 mce: the mean over corruptions of the error, summed over severities, divided by the vanilla network's, in percent; rmce
-likewise for what is lost against clean images. The relative error's denominator has the vanilla network's clean error,
-where the paper prints the model's own (appendix D.4). Columns by corruption are those of table 7. The networks are
-those of `patch-calibration`, on the first test images and fewer samples; the paper's figures are of ImageNet-C.
+likewise for what is lost against clean images, undefined where a single corruption costs the vanilla network nothing;
+lost: the loss summed over corruptions before it is divided. The relative error's denominator has the vanilla network's
+clean error, where the paper prints the model's own (appendix D.4). Columns by corruption are those of table 7. The
+networks are those of `patch-calibration`, on the first test images and fewer samples; the paper's are of ImageNet-C.
 """
 
 from __future__ import annotations
@@ -88,6 +89,7 @@ def relative(run: Metrics, reference: Metrics) -> Metrics:
     from ..evaluate.corruption import ce, relative_ce
 
     (errors, clean), (others, other_clean) = _errors(run), _errors(reference)
+    losses = [sum(error - start for error in each.values()) for each, start in ((errors, clean), (others, other_clean))]
     each = ce(errors, others)
     try:
         lost = list(relative_ce(errors, clean, others, other_clean).values())
@@ -96,6 +98,7 @@ def relative(run: Metrics, reference: Metrics) -> Metrics:
     means = {f"corrupted {name}": _mean(run, name) for name in ("accuracy", "ece", "nll")}
     columns = {name: 100 * value for name, value in each.items()}
     found = {"mce": 100 * sum(each.values()) / len(each), "rmce": 100 * sum(lost) / len(lost)}
+    found["lost"] = 100 * losses[0] / losses[1] if losses[1] > 0 else math.nan
     return {**found, "clean accuracy": 1 - clean, **means, **columns}
 
 

@@ -135,7 +135,7 @@ def prefixes(
 
     parts: dict[int, list[Tensor]] = {size: [] for size in sizes}
     for block in inputs.split(workload.ROWS):
-        options: dict[str, Any] = {"samples": max(sizes), "seed": seed, "chunk": workload.ROWS * 20}
+        options: dict[str, Any] = {"samples": max(sizes), "seed": seed}
         options |= {"keep_samples": True, "balanced": balanced}
         said = predict(model, block, task="classification", **options).samples
         for size in sizes:

@@ -70,7 +70,7 @@ def sweep(rows: Rows, title: str, xlabel: str) -> str:
 
 def corruptions(rows: Rows) -> str:
     """Table 7 as a picture: the error under every corruption, in percent of the vanilla network's."""
-    known = {"mce", "rmce", "clean accuracy", "corrupted accuracy", "corrupted ece", "corrupted nll"}
+    known = {"mce", "rmce", "lost", "clean accuracy", "corrupted accuracy", "corrupted ece", "corrupted nll"}
     shown = [row for row in rows if row["method"] != "vanilla" and row["metrics"]]
     names = [name for name in (shown[0]["metrics"] if shown else {}) if name not in known]
     with canvas(width=5.4, height=1.4 + 0.32 * max(len(names), 2)) as (figure, ax):
