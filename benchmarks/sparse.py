@@ -87,8 +87,8 @@ class Contender:
 def problems(quick: bool, batch: int) -> list[Problem]:
     """ResNet-18 for CIFAR and LeNet-5; the quick ones are narrow and see small images.
 
-    Not narrower than 16: strided 1 x 1 convolutions of fewer channels than a register has lanes write beyond their memory in
-    channels last (oneDNN, issue 6035).
+    Not narrower than 16: strided 1 x 1 convolutions of fewer channels than a register has lanes write beyond their
+    memory in channels last (oneDNN, issue 6035).
     """
     torch.manual_seed(0)
     options, sides = ({"width": 16}, (8, 16)) if quick else ({}, (32, 28))

@@ -53,8 +53,8 @@ def test_training_equals_that_of_single_networks(method, compiled, monkeypatch):
         one.load_state_dict(model.state_dict())
     drawn = []
 
-    def recorded(stack):
-        drawn.append(noise_of(stack))
+    def recorded(stack, rows):
+        drawn.append(noise_of(stack, rows))
         return drawn[-1]
 
     monkeypatch.setattr("leanbayes.recipes.patch_stack.noise_of", recorded)
@@ -62,7 +62,7 @@ def test_training_equals_that_of_single_networks(method, compiled, monkeypatch):
     train(stack, x, y, STEPS, seed=5)
     write_back(stack, models)
     assert len(drawn) == 9
-    assert not compiled or torch._dynamo.utils.counters["stats"]["unique_graphs"] == 1
+    assert not compiled or torch._dynamo.utils.counters["stats"]["unique_graphs"] == 2  # batches of 8 and of 5
 
     for number, model in enumerate(singles):
         adam = torch.optim.Adam(model.parameters(), lr=STEPS.lr, weight_decay=STEPS.decay)
@@ -106,7 +106,7 @@ def test_without_a_compiler_training_is_the_same(monkeypatch):
 
 def noises(stack):
     """Draws of 400 steps, one after the other."""
-    each = [noise_of(stack) for _ in range(400)]
+    each = [noise_of(stack, 1) for _ in range(400)]
     return {name: torch.cat([one[name] for one in each]) for name in each[0]}
 
 
@@ -131,7 +131,8 @@ def test_dropout_has_a_rate_for_every_network():
         lb.bayesianize_(model, lb.Dropout())
         nn.init.ones_(model[1].weight)
         nn.init.zeros_(model[1].bias)
-    out = forward(stacked(models), torch.ones(2, 1, 40_000), {}).squeeze(1)
+    stack = stacked(models)
+    out = forward(stack, torch.ones(2, 1, 40_000), noise_of(stack, 40_000)).squeeze(1)
     for said, rate in zip(out, (0.1, 0.5), strict=True):
         assert sorted(said.unique().tolist()) == pytest.approx([0, 1 / (1 - rate)])
         assert (said == 0).double().mean().item() == pytest.approx(rate, abs=4 * (rate * (1 - rate) / 40_000) ** 0.5)
@@ -144,7 +145,7 @@ def test_mean_field_has_the_moments_and_the_kl_of_the_library():
         lb.bayesianize_(model, lb.MeanField(std=0.3))
     stack, x = stacked(models), torch.randn(2, 3)
     count = 40_000
-    out = forward(stack, x.unsqueeze(2).expand(-1, -1, count).contiguous(), {})
+    out = forward(stack, x.unsqueeze(2).expand(-1, -1, count).contiguous(), noise_of(stack, count))
     for said, model, row in zip(out, models, x, strict=True):
         weight, bias = (model[0].posteriors[name] for name in ("weight", "bias"))
         mean = nn.functional.linear(row, weight.mean, bias.mean)

@@ -12,6 +12,7 @@ single networks; tests/recipes/test_patch_stack.py holds them against each other
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -27,11 +28,14 @@ COMPILED = 5000  # steps from which on compiling them pays
 class Stack:
     """N networks of one architecture, a Sequential of BatchNorm1d, Linear, ReLU and Dropout, plain or converted.
 
-    layers: those of the first, which say what is computed. parameters, buffers: the state of all, (N, ...).
-    sites: the assignments of its mixtures, by name. rates: of the dropout layers, (N, 1, 1), one for each network.
+    layers: those of the first, which say what is computed. plain: what these were before they were converted. widths:
+    the features that each is given. parameters, buffers: the state of all, (N, ...). sites: the assignments of its
+    mixtures, by name. rates: of the dropout layers, (N, 1, 1), one for each network.
     """
 
     layers: dict[str, Any]
+    plain: dict[str, Any]
+    widths: dict[str, int]
     parameters: dict[str, Tensor]
     buffers: dict[str, Tensor]
     sites: dict[str, Any]
@@ -51,6 +55,7 @@ def stacked(models: Sequence[nn.Sequential]) -> Stack:
     import torch
     from torch.func import stack_module_state
 
+    from ..convert.trace import original
     from ..posteriors.mixture import Assignment
     from ..sampling import sites
 
@@ -58,7 +63,9 @@ def stacked(models: Sequence[nn.Sequential]) -> Stack:
     rates = torch.tensor([next((m.rate for m in model if hasattr(m, "rate")), 0.0) for model in models])
     first = copy.deepcopy(models[0])
     mixtures = {name: site for name, site in sites(first).items() if isinstance(site, Assignment)}
-    return Stack(dict(first.named_children()), parameters, buffers, mixtures, rates.reshape(-1, 1, 1))
+    layers = dict(first.named_children())
+    plain = {name: original(layer) for name, layer in layers.items()}
+    return Stack(layers, plain, _widths(layers), parameters, buffers, mixtures, rates.reshape(-1, 1, 1))
 
 
 def write_back(stack: Stack, models: Sequence[nn.Sequential]) -> None:
@@ -68,12 +75,29 @@ def write_back(stack: Stack, models: Sequence[nn.Sequential]) -> None:
         model.load_state_dict({name: tensor[number].detach().clone() for name, tensor in state.items()})
 
 
-def noise_of(stack: Stack) -> Noise:
-    """One draw of every assignment of every network, by the name of its site; all components are as likely."""
+def noise_of(stack: Stack, rows: int) -> Noise:
+    """All that is random in a pass of every network over so many rows each, by the name of its site or layer.
+
+    Assignments are indices, all components as likely; a dropout layer has whole numbers of 16 bits (four at the price
+    of one of 64), and one with Gaussian weights normal numbers, for every datum.
+    """
     import torch
+    from torch import nn
+
+    from ..layers.bayes import BayesLayer
+    from ..layers.perturb import perturb
 
     count = len(stack)
-    return {name: torch.randint(len(s.probabilities), (count, *s.shape)) for name, s in stack.sites.items()}
+    noise = {name: torch.randint(len(s.probabilities), (count, *s.shape)) for name, s in stack.sites.items()}
+    for name, layer in stack.layers.items():
+        if isinstance(stack.plain[name], nn.Dropout):
+            size = math.prod(shape := (count, stack.widths[name], rows))
+            bits = torch.empty((size + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
+            noise[name] = bits.view(torch.int16)[:size].view(shape)
+        elif isinstance(layer, BayesLayer):
+            shape = count, stack.plain[name].out_features, rows
+            noise[name] = perturb(torch.zeros(shape), torch.ones(shape))
+    return noise
 
 
 def forward(stack: Stack, x: Tensor, noise: Noise) -> Tensor:
@@ -86,8 +110,8 @@ def forward(stack: Stack, x: Tensor, noise: Noise) -> Tensor:
         nn.Dropout: _dropout,
         nn.ReLU: lambda stack, name, x, noise: x.relu(),
     }
-    for name, layer in stack.layers.items():
-        x = kinds[type(getattr(layer, "shell", layer))](stack, name, x, noise)
+    for name, layer in stack.plain.items():
+        x = kinds[type(layer)](stack, name, x, noise)
     return x
 
 
@@ -149,21 +173,21 @@ def train(
         groups.append({"params": [raw], "weight_decay": 0.0})
     adam = torch.optim.Adam(groups, lr=schedule.lr, fused=True)
 
-    def errors_of(a: Tensor, b: Tensor, noise: Noise) -> Tensor:
-        return (forward(stack, a, noise) - b).square().sum(1).mean(1)  # (N,)
+    def loss_of(a: Tensor, b: Tensor, noise: Noise) -> Tensor:
+        errors = (forward(stack, a, noise) - b).square().sum(1).mean(1)  # (N,)
+        if not schedule.learn_noise:
+            return errors.sum()  # networks are apart: the sum over them trains each
+        std = F.softplus(raw).flatten()
+        return (errors / (2 * std.square()) + std.log()).sum() + kl(stack) / count
 
-    long = schedule.epochs * (count // schedule.batch_size) >= COMPILED and not schedule.learn_noise
-    whole = _compiled(errors_of) if long else errors_of
+    long = schedule.epochs * (count // schedule.batch_size) >= COMPILED
+    step = _compiled(loss_of) if long else loss_of
     for epoch in range(schedule.epochs):
         tell(epoch)
         order = torch.rand(len(stack), 1, count, generator=order_of).argsort(2)
         mixed = [t.gather(2, order.expand(-1, t.shape[1], -1)) for t in (inputs, targets)]
         for a, b in zip(*(t.split(schedule.batch_size, 2) for t in mixed), strict=True):
-            errors = (whole if a.shape[2] == schedule.batch_size else errors_of)(a, b, noise_of(stack))
-            loss = errors.sum()  # networks are apart: the sum over them trains each
-            if schedule.learn_noise:
-                std = F.softplus(raw).flatten()
-                loss = (errors / (2 * std.square()) + std.log()).sum() + kl(stack) / count
+            loss = step(a, b, noise_of(stack, a.shape[2]))
             adam.zero_grad()
             loss.backward()  # type: ignore[no-untyped-call]
             adam.step()
@@ -193,20 +217,19 @@ def _compiled(function: Callable[..., Tensor]) -> Callable[..., Tensor]:
 def _norm(stack: Stack, name: str, x: Tensor, noise: Noise) -> Tensor:
     import torch.nn.functional as F
 
-    shell = getattr(stack.layers[name], "shell", stack.layers[name])
+    plain = stack.plain[name]
     statistics = [stack.buffers[f"{name}.{one}"] for one in ("running_mean", "running_var")]
     stack.buffers[f"{name}.num_batches_tracked"].add_(1)
     gamma, beta = (_parameter(stack, name, one, noise) for one in ("weight", "bias"))
     channels = x.reshape(1, -1, x.shape[2])  # a channel is a feature of one network
     flat = [t.view(-1) for t in (*statistics, gamma, beta)]
-    return F.batch_norm(channels, flat[0], flat[1], flat[2], flat[3], True, shell.momentum, shell.eps).view(x.shape)
+    return F.batch_norm(channels, flat[0], flat[1], flat[2], flat[3], True, plain.momentum, plain.eps).view(x.shape)
 
 
 def _linear(stack: Stack, name: str, x: Tensor, noise: Noise) -> Tensor:
     import torch
 
     from ..layers.bayes import BayesLayer
-    from ..layers.perturb import perturb
     from ..posteriors.scale import std_from_rho
 
     if not isinstance(stack.layers[name], BayesLayer):
@@ -218,13 +241,23 @@ def _linear(stack: Stack, name: str, x: Tensor, noise: Noise) -> Tensor:
     }
     mean = torch.baddbmm(at["bias.loc"].unsqueeze(2), at["weight.loc"], x)
     variance = torch.baddbmm(spread["bias"].unsqueeze(2), spread["weight"], x.square())
-    return perturb(mean, variance)
+    return mean + variance.sqrt() * noise[name]  # of random biases too: never zero
 
 
 def _dropout(stack: Stack, name: str, x: Tensor, noise: Noise) -> Tensor:
-    import torch
+    uniform = (noise[name] + (2**15 + 0.5)) / 2**16
+    return x * (uniform >= stack.rates) / (1 - stack.rates)
 
-    return x * (torch.rand_like(x) >= stack.rates) / (1 - stack.rates)
+
+def _widths(layers: Mapping[str, nn.Module]) -> dict[str, int]:
+    """The features that each layer is given."""
+    from ..layers.narrow import features
+
+    width, found = next(filter(None, (features(layer, "inputs") for layer in layers.values()))), {}
+    for name, layer in layers.items():
+        found[name] = width
+        width = features(layer, "outputs") or width
+    return found
 
 
 def _parameter(stack: Stack, name: str, one: str, noise: Noise) -> Tensor:
