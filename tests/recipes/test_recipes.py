@@ -89,6 +89,31 @@ def test_the_time_of_earlier_runs_counts(tmp_path, monkeypatch):
     assert first.seconds == second.seconds == 5.0
 
 
+def test_the_time_of_a_piece_inside_another_counts_once(tmp_path, monkeypatch):
+    now = [0.0]
+    monkeypatch.setattr(base.time, "perf_counter", lambda: now[0])
+
+    def work(jobs, seconds, *inner):
+        def run():
+            now[0] += seconds
+            for name in inner:
+                jobs({"part": name}, work(jobs, 3.0))
+            return {"nll": 1.0}
+
+        return run
+
+    interrupted = Jobs(tmp_path)
+    interrupted({"part": "first"}, work(interrupted, 3.0))
+    jobs = Jobs(tmp_path)
+    jobs({"part": "outer"}, work(jobs, 1.0, "first", "second"))
+    jobs({"part": "next"}, work(jobs, 1.0, "second"))
+    assert jobs.seconds == now[0] == 8.0
+    again = Jobs(tmp_path)
+    for name in ("outer", "next"):
+        again({"part": name}, lambda: pytest.fail("run twice"))
+    assert again.seconds == 8.0
+
+
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"seconds": 1, "metrics": {"nll": []}}', "\x00"])
 def test_a_damaged_piece_is_named(tmp_path, content):
     jobs = Jobs(tmp_path)

@@ -65,7 +65,7 @@ class Jobs:
 
     folder: where finished pieces are kept as JSON; None keeps nothing.
     tell: called with a line of text when a piece starts.
-    seconds: what all pieces took, also those of earlier runs.
+    seconds: what all pieces took, also those of earlier runs; one that asks for others takes as long as all of them.
 
     >>> jobs = Jobs(None)
     >>> jobs({"method": "mean-field", "seed": 0}, lambda: {"accuracy": 0.9})
@@ -74,6 +74,7 @@ class Jobs:
 
     def __init__(self, folder: Path | None, tell: Callable[[str], None] = lambda text: None) -> None:
         self.folder, self.tell, self.seconds = folder, tell, 0.0
+        self._earlier, self._counted = 0.0, set[str]()  # seconds of earlier runs; pieces whose seconds are counted
         self._networks: dict[str, nn.Module] = {}
 
     def __call__(self, key: Mapping[str, Any], work: Callable[[], Metrics], label: str = "") -> Metrics:
@@ -84,17 +85,21 @@ class Jobs:
         if path is not None and path.exists():
             self.tell(f"{label}: already done")
             piece = _piece(path)
+            took = 0.0 if digest in self._counted else piece["seconds"]
+            self._earlier, self.seconds = self._earlier + took, self.seconds + took
         else:
             self.tell(label)
-            began = time.perf_counter()
+            began, earlier, before = time.perf_counter(), self._earlier, self.seconds
             metrics = {name: float(value) for name, value in work().items()}
-            piece = {"key": json.loads(text), "seconds": time.perf_counter() - began, "metrics": metrics}
+            took = time.perf_counter() - began + self._earlier - earlier
+            self.seconds = before + took
+            piece = {"key": json.loads(text), "seconds": took, "metrics": metrics}
             if path is not None:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 # JSON has no infinity: float() reads its name back
                 told = {k: v if math.isfinite(v) else repr(v) for k, v in metrics.items()}
                 files.write_text(path, json.dumps({**piece, "metrics": told}))
-        self.seconds += piece["seconds"]
+        self._counted.add(digest)
         return dict(piece["metrics"])
 
     def network(
