@@ -44,9 +44,16 @@ def save(
     """
     from . import likelihoods
     from .compress.slicing import sizes
+    from .layers.patched import torn
 
     container.name_of(path)
     bare = _bare(model)
+    if (method := torn(bare)) is not None:
+        raise ArtifactError(
+            f"expected one assignment for all layers of {method}, received several, since parts of the model were "
+            "converted in calls of their own, which a file cannot tell apart; convert the model in one call, or its "
+            "parts by methods that differ"
+        )
     state = _state(bare)
     aliases = _aliases(state)
     found = record.get(bare)

@@ -51,7 +51,7 @@ def output_tensor(output: Any) -> Tensor:
     if isinstance(output, (tuple, list)) and output and isinstance(output[0], Tensor):
         return output[0]
     raise DataError(
-        f"expected the model to return a tensor, an object with .logits or a tuple that starts with a tensor, "
+        f"expected the model to return a tensor, 'logits' in a dict or object, or a tuple that starts with a tensor, "
         f"received {type(output).__name__}; wrap the model in a module that returns the tensor"
     )
 

@@ -8,6 +8,7 @@ over here, so that a seed repeats a prediction and `torch.func.vmap` can run ove
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, get_args
 
@@ -30,6 +31,8 @@ class _Context:
 
 
 context = _Context()
+turns = threading.RLock()
+"""Held by whoever changes the context, or the modes of a model for a while: threads that predict take turns."""
 
 
 @contextlib.contextmanager
@@ -42,6 +45,8 @@ def using(
         the layer.
     draws: noise by ``id(site)``, as `noise_of` makes it.
 
+    It holds for the whole process: blocks of other threads, and their predictions, wait until it ends.
+
     >>> import leanbayes as lb
     >>> model = nn.Linear(3, 2)
     >>> _ = lb.bayesianize_(wrapped := nn.Sequential(model), lb.MeanField())
@@ -52,12 +57,13 @@ def using(
     """
     if estimator is not None and estimator not in ESTIMATORS:
         raise ConfigError(f"estimator: expected one of {', '.join(ESTIMATORS)}, received {estimator!r}")
-    before = (context.estimator, context.mean_only, context.draws)
-    context.estimator, context.mean_only, context.draws = estimator, mean_only, draws
-    try:
-        yield
-    finally:
-        context.estimator, context.mean_only, context.draws = before
+    with turns:
+        before = (context.estimator, context.mean_only, context.draws)
+        context.estimator, context.mean_only, context.draws = estimator, mean_only, draws
+        try:
+            yield
+        finally:
+            context.estimator, context.mean_only, context.draws = before
 
 
 @contextlib.contextmanager

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
+from .sampling import turns
+
 
 @contextlib.contextmanager
 def kept_modes(model: nn.Module) -> Iterator[None]:
@@ -52,6 +54,8 @@ def plain_attention() -> Iterator[None]:
 def undisturbed(model: nn.Module) -> Iterator[None]:
     """Run a block in evaluation mode without gradients; modes and torch's random state are as before when it ends.
 
+    Modes, random state and the fast path are the process's: threads take turns.
+
     >>> model = nn.Linear(2, 2)
     >>> with undisturbed(model):
     ...     model.training
@@ -62,6 +66,6 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
     devices = {p.device for p in model.parameters() if p.device.type not in ("cpu", "meta")}
     kind = next((device.type for device in devices), "cuda")
     fork = torch.random.fork_rng(devices, device_type=kind)
-    with kept_modes(model), fork, torch.no_grad(), plain_attention():
+    with turns, kept_modes(model), fork, torch.no_grad(), plain_attention():
         model.eval()
         yield

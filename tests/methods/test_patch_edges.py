@@ -10,6 +10,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import leanbayes as lb
 from leanbayes import DropConnect, Patch
+from leanbayes.errors import ArtifactError, ConfigError, ConversionError
+from leanbayes.methods.patch import norms, norms_and_output, norms_input_output
 from leanbayes.posteriors.mixture import Mixture, dropout
 from leanbayes.predict.engine import Engine
 from leanbayes.predict.stacking import fit_weights
@@ -270,3 +272,67 @@ def test_stacking_takes_a_column_of_labels():
     x, y = torch.randn(20, 4), torch.randint(3, (20,))
     flat, column = (fit_weights(model, (x, t), samples=6, task="classification") for t in (y, y.unsqueeze(1)))
     assert torch.equal(flat, column)
+
+
+def test_options_of_a_patched_layer_can_be_set():
+    model = nn.Sequential(nn.BatchNorm1d(2))
+    lb.bayesianize_(model, {"0": Patch(3)})
+    model[0].momentum, model[0].eps = 1.0, 0.5
+    x = torch.randn(50, 2) + 5
+    model(x)
+    assert torch.allclose(model[0].running_mean, x.mean(0), atol=1e-5)
+    lb.restore_(model)
+    assert (model[0].momentum, model[0].eps) == (1.0, 0.5)
+
+
+def test_ensembles_of_parts_cannot_be_saved_as_one(tmp_path):
+    method = Patch(3, cross=False, shared=True)
+    model = in_stages(method)
+    with pytest.raises(ArtifactError, match="one call"):
+        lb.save(model, tmp_path / "a.safetensors")
+    assert not list(tmp_path.iterdir())
+    whole = Sum()
+    lb.bayesianize_(whole, {"a.0": method, "b.0": method})
+    lb.save(whole, tmp_path / "a.safetensors")
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.norm, self.out = nn.Embedding(7, 4), nn.LayerNorm(4), nn.Linear(4, 7)
+        self.out.weight = self.embed.weight
+
+    def forward(self, x):
+        return self.out(self.norm(self.embed(x).mean(1)))
+
+
+@pytest.mark.parametrize("rules", [norms_and_output, norms_input_output])
+def test_rule_sets_take_what_is_tied_to_the_output(rules):
+    model = Tied()
+    assert lb.bayesianize_(model, rules(model, Patch(3))).converted == ["embed", "norm", "out"]
+
+
+def test_weight_and_bias_of_a_tied_layer_take_one_component():
+    model = Tied()
+    lb.bayesianize_(model, Patch(3, cross=False))
+    sites = {q.assignment for layer in (model.embed, model.out) for q in layer.posteriors.values()}
+    assert len(sites) == 1
+
+
+@pytest.mark.parametrize("init", ["perturb", "fresh"])
+def test_the_padding_row_is_a_constant(init):
+    model = nn.Sequential(nn.Embedding.from_pretrained(torch.ones(5, 3), freeze=False, padding_idx=1))
+    lb.bayesianize_(model, {"0": Patch(4, init=init)})
+    loc = model[0].posteriors["weight"].loc
+    assert (loc[:, 1] == 1).all()
+    assert (loc[1:, 0] != 1).all()
+
+
+def test_slips_with_rule_sets_say_what_to_type():
+    with pytest.raises(ConversionError, match=r"norms_and_output\(model, lb.Patch"):
+        norms_and_output(Patch(5))  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="Patch"):
+        norms(nn.BatchNorm1d(2))  # type: ignore[arg-type]
+    for norm, why in ((nn.BatchNorm1d(4, affine=False), "no weight"), (nn.SyncBatchNorm(4), "SyncBatchNorm")):
+        with pytest.raises(ConversionError, match=why):
+            lb.plan(nn.Sequential(nn.Linear(4, 4), norm), norms())

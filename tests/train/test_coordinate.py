@@ -66,3 +66,23 @@ def test_a_model_without_patches_is_refused_before_anything_moves():
     with pytest.raises(TrainingError, match=r"lb\.Patch"):
         lb.fit(model, data, epochs=1, callbacks=[CoordinateDescent()], progress=False, task="classification")
     assert torch.equal(model[0].weight, before)
+
+
+def test_turns_by_epochs_in_a_loop_of_ones_own():
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+    lb.bayesianize_(model, {nn.BatchNorm1d: lb.Patch(3)})
+    elbo = lb.ELBO("classification", num_data=30)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    following = lb.follow(model, optimizer, elbo, callbacks=[CoordinateDescent()])
+    patches, shared = parameter_groups(model)
+    moved = []
+    for _ in range(4):
+        before = [[p.clone() for p in group] for group in (patches, shared)]
+        for x, y in zip(torch.randn(30, 4).split(8), torch.randint(2, (30,)).split(8), strict=True):
+            elbo(model=model, outputs=model(x), targets=y).loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+        groups = zip((patches, shared), before, strict=True)
+        moved.append([any(not torch.equal(p, q) for p, q in zip(g, b, strict=True)) for g, b in groups])
+    assert moved == [[False, True], [True, False]] * 2
+    assert following.state.epoch == 4

@@ -133,3 +133,18 @@ def test_learned_probabilities_are_saved_predicted_with_and_copied(cross, tmp_pa
         assert torch.equal(lb.predict(other, x, samples=12, task="classification").probs, said)
     lb.restore_(model)
     assert [type(m) for m in model] == [nn.Linear, nn.BatchNorm1d, nn.ReLU, nn.Linear]
+
+
+def test_frozen_probabilities_stay():
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+    lb.bayesianize_(model, {"1": lb.Patch(3, mixing="learned"), "3": lb.Patch(2, mixing="learned")})
+    model[1].requires_grad_(False)
+    logits = [p for name, p in model.named_parameters() if name.endswith("logits")]
+    before = [p.clone() for p in logits]
+    data = torch.randn(40, 4), torch.randint(3, (40,))
+    lb.fit(model, data, epochs=3, batch_size=10, optimizer=torch.optim.Adam(model.parameters(), 0.05), progress=False)
+    held = [p.requires_grad for p in logits]
+    assert True in held
+    assert False in held
+    assert [not torch.equal(p, q) for p, q in zip(logits, before, strict=True)] == held

@@ -62,7 +62,20 @@ def test_data_limits_what_is_read():
     assert torch.allclose(model[0].running_mean, X[:250].mean(0), atol=1e-6)
     read.clear()
     lb.recalibrate_(model, DataLoader(TensorDataset(X), 100), data=201)  # a single datum has no variance
-    assert read == [100, 100]
+    assert read == [100, 100, 1]
+    assert torch.allclose(model[0].running_mean, X[:200].mean(0), atol=1e-6)
+
+
+def test_single_data_count_where_they_have_a_variance():
+    images = torch.randn(4, 2, 5, 5)
+    model = nn.Sequential(nn.BatchNorm2d(2))
+    lb.recalibrate_(model, DataLoader(TensorDataset(images), 1))
+    assert torch.allclose(model[0].running_mean, images.mean((0, 2, 3)), atol=1e-6)
+    mixed = nn.Sequential(nn.BatchNorm2d(2), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.BatchNorm1d(2))
+    lb.recalibrate_(mixed, [(images[:1],), (images[1:],)])  # no layer has the first image
+    assert torch.allclose(mixed[0].running_mean, images[1:].mean((0, 2, 3)), atol=1e-6)
+    with pytest.raises(DataError, match="single datum"):
+        lb.recalibrate_(mixed, DataLoader(TensorDataset(images), 1))
 
 
 @pytest.mark.parametrize("at", ["samples", "means"])

@@ -55,7 +55,7 @@ def labelled(data: Any) -> Iterator[tuple[Any, Any]]:
         if targets is None:
             raise EvaluationError(
                 f"expected batches of (inputs, targets), received {type(batch).__name__} without targets; "
-                f"data without labels can only be given as ood={{name: loader}}"
+                f"evaluate takes data without labels as ood={{name: loader}}"
             )
         if batches.size(inputs):
             yield inputs, targets

@@ -261,6 +261,17 @@ _NORMS: dict[type[nn.Module], Callable[..., Tensor]] = {
 }
 
 
+def torn(model: nn.Module) -> Any:
+    """A method whose layers should share one assignment and have several, as they were converted apart; or None."""
+    sites: dict[Any, Assignment] = {}
+    for layer in model.modules():
+        for site in layer.assignments() if isinstance(layer, Patched) else ():
+            method = layer.__dict__.get("method")
+            if site.held and sites.setdefault(method, site) is not site:
+                return method
+    return None
+
+
 def attach(model: nn.Module) -> None:
     """Let assignments that several layers share be drawn once a pass of the model; undone where none is left.
 

@@ -51,6 +51,14 @@ class StandIn(nn.Module):
                 return shell.__dict__[name]
             raise
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        """Options are set where they are read: ``layer.momentum = 0.01`` means the shell's."""
+        shell = self.__dict__.get("shell")
+        if shell is not None and name in shell.__dict__ and name not in self.__dict__:
+            setattr(shell, name, value)
+        else:
+            super().__setattr__(name, value)
+
     def extra_repr(self) -> str:
         """What it stands for."""
         return f"{type(self.shell).__name__}({self.shell.extra_repr()})"

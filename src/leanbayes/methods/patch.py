@@ -45,8 +45,9 @@ class Patch(Method):
         statistics: of a BatchNorm: shared by all components, or one set for each (EMP and ensembles only).
         balanced: `predict` lays the assignments out so that every component is used equally often.
 
-    Component 0 is the model as it was. With three or more components the perturbations of the others sum to zero, so
-    that the mean of the mixture is the pretrained tensor. On its own it takes norm layers and the output layer: the
+    Component 0 is the model as it was. With three or more components the perturbations of the others, each weighed by
+    its probability, sum to zero, so that the mean of the mixture is the pretrained tensor; a component less likely than
+    the others starts further away than they do. On its own it takes norm layers and the output layer: the
     last weight layer in the order of registration.
 
     >>> from torch import nn
@@ -131,7 +132,9 @@ class Patch(Method):
         for name, w in module._parameters.items():
             if w is None:
                 continue
-            if id(w) not in memo:
+            if id(w) in memo:  # tied: where a layer takes one component, what else it has goes with it
+                together = None if together is None else known[id(w)].assignment
+            else:
                 site = together or self._site(tuple(w.shape))
                 memo[id(w)] = Mixture.from_tensor(w, site, self._others(module, name))
             posteriors[name] = known[id(w)]
@@ -179,10 +182,13 @@ class Patch(Method):
         from .mean_field import fresh
 
         w: Any = module._parameters[name]
-        w = w.detach()
+        w, row = w.detach(), getattr(module, "padding_idx", None)  # the padding row of an Embedding is a constant
         if w.is_meta or (self.init == "fresh" and not is_norm(module)):
             each = [w if w.is_meta else fresh(module)._parameters[name] for _ in range(self.components - 1)]
-            return torch.stack(each).detach()  # type: ignore[arg-type]
+            others = torch.stack(each).detach()  # type: ignore[arg-type]
+            if row is not None:
+                others[:, row] = w[row]
+            return others
         size = (
             _size(w)
             or _size(module._parameters["weight"])
@@ -195,16 +201,16 @@ class Patch(Method):
             p = torch.tensor(self.p[1:], dtype=torch.float64)
             p = (p / p.sum()).to(w).reshape(-1, *(1,) * w.ndim)
             noise = (noise - (p * noise).sum(0)) / (1 - p.square().sum()).sqrt()
-        if (row := getattr(module, "padding_idx", None)) is not None:
-            noise[:, row] = 0  # a constant
+        if row is not None:
+            noise[:, row] = 0
         return w + self.perturbation * size * noise
 
 
 def norm_layer(name: str, module: nn.Module) -> bool:
-    """A selector: norm layers that can be patched."""
-    from ..layers.patched import is_norm, refusal
+    """A selector: norm layers."""
+    from ..layers.patched import is_norm
 
-    return is_norm(module) and refusal(module) is None
+    return is_norm(module)
 
 
 def norms(patch: Patch | None = None) -> dict[Any, Method | None]:
@@ -215,6 +221,8 @@ def norms(patch: Patch | None = None) -> dict[Any, Method | None]:
     >>> lb.plan(resnet18(), norms(Patch(components=5))).growth - 1  # table 4: 0.328 %
     0.0032849...
     """
+    if patch is not None and not isinstance(patch, Patch):
+        raise ConfigError(f"norms: expected lb.Patch(...) or nothing, received {type(patch).__name__}")
     return {norm_layer: patch or Patch()}
 
 
@@ -226,15 +234,23 @@ def norms_and_output(model: nn.Module, patch: Patch | None = None) -> dict[Any, 
     >>> lb.plan(model := resnet18(), norms_and_output(model)).parameters_after  # table 3
     13779912
     """
-    return {**norms(patch), _outer(model)[-1]: patch or Patch()}
+    layers = _outer(model)
+    return {**norms(patch), **dict.fromkeys([layers[-1], *with_ties(layers[-1:], layers)], patch or Patch())}
 
 
 def norms_input_output(model: nn.Module, patch: Patch | None = None) -> dict[Any, Method | None]:
     """The rule set of norm layers, the input and the output: the first and the last weight layer."""
-    return {**norms_and_output(model, patch), _outer(model)[0]: patch or Patch()}
+    layers = _outer(model)
+    first = [layers[0], *with_ties(layers[:1], layers)]
+    return {**norms_and_output(model, patch), **dict.fromkeys(first, patch or Patch())}
 
 
 def _outer(model: nn.Module) -> list[nn.Module]:
+    if not hasattr(model, "named_modules"):
+        raise ConversionError(
+            f"expected the model first, then lb.Patch(...), received {type(model).__name__}; for example "
+            "norms_and_output(model, lb.Patch(5))"
+        )
     if not (found := weight_layers(model)):
         raise ConversionError(
             f"expected a model with a Linear, convolution or Embedding as its output, received a "

@@ -54,6 +54,7 @@ class Engine:
         self.found = Probe(0.0)
         self.pairs = VMAP_PAIRS
         self.most, self.data, self.keeps_noise = 1, 1, False
+        self.least, self.apart = fewest(self.model), False
         self.drawn_with = self.seed
         self.arranged: dict[int, tuple[float, list[list[int]]]] = {}
         self.kept: dict[tuple[int, ...], dict[int, Tensor]] = {}
@@ -83,7 +84,10 @@ class Engine:
             self._choose(inputs)
         total, start = batches.size(inputs), 0
         while start < total:
-            stop = min(total, start + self._rows())
+            rows = max(self._rows(), self.least)
+            stop = min(total, start + rows)
+            if total - stop < min(rows, 2):  # what is left over joins: some models cannot run on a single datum
+                stop = total
             block = batches.rows(inputs, start, stop)
             yield block, self._groups(block, self.done)
             self.done += stop - start
@@ -97,7 +101,11 @@ class Engine:
     def _choose(self, inputs: Any) -> None:
         """Count where the work is; fall back to a loop, audibly, where vmap refuses the model."""
         self._forget_shapes()
-        self.found = found = probe(self.model, inputs)
+        try:
+            self.found = found = self._probed(inputs)
+        except Exception:  # a model's own fault shows again in the loop
+            self.used = "loop"
+            return
         self.pairs = max(1, FOLDED // found.largest) if found.largest else VMAP_PAIRS
         numbers = sum(noise.numel() for noise in self._noise(0).values())
         most = min(self.group or self.samples, self.chunk or self.pairs, VMAP_NOISE // max(numbers, 1))
@@ -111,7 +119,7 @@ class Engine:
             self.used = "loop"
             return
         try:
-            self._vmap(batches.rows(inputs, 0, fewest(self.model)), [0, 1], trial=True)
+            self._vectorised(batches.rows(inputs, 0, self.least), self._stacked([0, 1]), set())
             self.used = "vmap"
         except Exception as error:  # vmap's refusals have no common type; a model's own fault shows again in the loop
             self.used = "loop"
@@ -123,6 +131,17 @@ class Engine:
                     LeanBayesWarning,
                     stacklevel=4,
                 )
+
+    def _probed(self, inputs: Any) -> Probe:
+        """Where the work is, found on as few data as the model runs on."""
+        try:
+            return probe(self.model, inputs, self.least)
+        except Exception:
+            if self.least > 1 or batches.size(inputs) < 2:
+                raise
+            self._forget_shapes()
+            self.least = 2
+            return probe(self.model, inputs, self.least)
 
     def _arranged(self, first: int) -> tuple[float, list[list[int]]]:
         """What samples from a first one on cost in forward passes, and which of them are computed together."""
@@ -144,12 +163,13 @@ class Engine:
 
     def _groups(self, block: Any, start: int) -> Iterator[tuple[list[int], Tensor]]:
         if self.used == "mean":
-            with sampling.using(mean_only=True):
-                yield [0], self._run(block).unsqueeze(0)
+            with sampling.using(mean_only=True):  # over before others have their say: a generator may be left there
+                said = self._run(block)
+            yield [0], said.unsqueeze(0)
             return
         if self._forget_shapes():  # noise of a run-time shape: let the sites see this block's
             with sampling.watching(lambda site: None):
-                self._run(batches.rows(block, 0, fewest(self.model)))
+                self._run(batches.rows(block, 0, self.least))
         size = self.group or self.samples
         for first in range(0, self.samples, size):
             numbers = list(range(first, min(first + size, self.samples)))
@@ -180,15 +200,25 @@ class Engine:
         with sampling.using(estimator=self.estimator, draws=laid_out):  # type: ignore[arg-type]
             return self._run(block)
 
-    def _vmap(self, block: Any, numbers: list[int], trial: bool = False) -> Tensor:
-        """Several samples in one pass: everything before the first random site stays unbatched."""
+    def _vmap(self, block: Any, numbers: list[int]) -> Tensor:
+        """Several samples in one pass: everything before the first site in which they differ stays unbatched."""
         stacked = self._stacked(numbers)
-        same = set() if trial else {key for key, noise in stacked.items() if _is_same(noise)}
-        shared = {key: stacked[key][0] for key in same}
+        same = {key for key, noise in stacked.items() if _is_same(noise)}
         if len(same) == len(stacked):  # one network
-            with sampling.using(estimator="weight", draws=shared):
+            with sampling.using(estimator="weight", draws={key: noise[0] for key, noise in stacked.items()}):
                 out = self._run(block)
             return out.expand(len(numbers), *out.shape)
+        try:
+            return self._vectorised(block, stacked, set() if self.apart else same)
+        except Exception:
+            if self.apart or not same:
+                raise
+            self.apart = True  # what samples share cannot take what each has of its own, added in place
+            return self._vectorised(block, stacked, set())
+
+    def _vectorised(self, block: Any, stacked: dict[int, Tensor], same: set[int]) -> Tensor:
+        """One pass for all samples; the sites that are the same for all are not batched."""
+        shared = {key: stacked[key][0] for key in same}
 
         def one(noise: dict[int, Tensor]) -> Tensor:
             with sampling.using(estimator="weight", draws={**shared, **noise}):

@@ -62,9 +62,9 @@ def fewest(model: nn.Module) -> int:
     return 2 if any(isinstance(m, _BatchNorm) and not m.track_running_stats for m in layers) else 1
 
 
-def probe(model: nn.Module, inputs: Any) -> Probe:
-    """Run one datum or two, counting. The sites of a model that has run know the shapes of their noise."""
-    rows = min(fewest(model), batches.size(inputs))
+def probe(model: nn.Module, inputs: Any, rows: int = 1) -> Probe:
+    """Run so many data, counting. The sites of a model that has run know the shapes of their noise."""
+    rows = min(rows, batches.size(inputs))
     counter = FlopCounterMode(display=False)
     drawn: list[tuple[Any, int]] = []
     sizes = [0]

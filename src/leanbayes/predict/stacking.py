@@ -28,10 +28,12 @@ def stacking_weights(log_density: Tensor, tolerance: float = 1e-6, most: int = 1
     >>> stacking_weights(p.log())
     tensor([0.7083, 0.2917], dtype=torch.float64)
     """
-    if log_density.ndim != 2 or 0 in log_density.shape:
+    if not isinstance(log_density, Tensor) or log_density.ndim != 2 or 0 in log_density.shape:
+        received = (
+            f"shape {tuple(log_density.shape)}" if isinstance(log_density, Tensor) else type(log_density).__name__
+        )
         raise DataError(
-            f"log_density: expected a matrix of one row a sample and one column a datum, received shape "
-            f"{tuple(log_density.shape)}"
+            f"log_density: expected a matrix of one row a sample and one column a datum, received {received}"
         )
     log_density = log_density.detach().double()
     best = log_density.amax(0)

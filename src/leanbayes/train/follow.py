@@ -9,6 +9,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from .. import batches
 from ..convert import record
 from ..errors import ConfigError
 from . import callbacks as hooks
@@ -22,9 +23,10 @@ class Following:
     def __init__(self, state: hooks.State, elbo: ELBO, found: list[Any]) -> None:
         self.state, self.elbo, self.hooks = state, elbo, found
         self.begun = False
+        self.seen = 0
         self.handles: list[Any] = [
             state.model.register_forward_pre_hook(self._before, prepend=True),
-            elbo.register_forward_hook(self._counted),
+            elbo.register_forward_hook(self._counted, with_kwargs=True),
             state.optimizer.register_step_pre_hook(self._backward_done),
             state.optimizer.register_step_post_hook(self._stepped),
         ]
@@ -44,8 +46,10 @@ class Following:
             self.begun = True
             hooks.notify(self.hooks, "before_step", self.state)
 
-    def _counted(self, elbo: nn.Module, inputs: Any, terms: Terms) -> None:
+    def _counted(self, elbo: nn.Module, inputs: Any, named: dict[str, Any], terms: Terms) -> None:
         if self.begun and torch.is_grad_enabled():
+            outputs = named["outputs"] if "outputs" in named else inputs[1]
+            self.seen += len(batches.output_tensor(outputs)) * _processes()
             self.state.terms = Terms(terms.loss.detach(), terms.nll.detach(), terms.kl.detach(), terms.kl_weight)
 
     def _backward_done(self, optimizer: Optimizer, *call: Any) -> None:
@@ -58,9 +62,15 @@ class Following:
         self.begun = False
         self.state.step += 1
         hooks.notify(self.hooks, "after_step", self.state)
+        self.state.epoch = self.seen // self.elbo.num_data
         self.state.terms = None
         if self.elbo.likelihood.state_dict():  # a learned noise level has moved
             record.ensure(self.state.model).likelihood = self.elbo.likelihood.to_dict()
+
+
+def _processes() -> int:
+    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    return torch.distributed.get_world_size() if distributed else 1
 
 
 def follow(
@@ -77,7 +87,8 @@ def follow(
         refused. A noise level that is learned is added to it.
     total_steps: how many there will be, for methods whose schedule needs to know. callbacks: further ones, of your own.
 
-    Returns an object with the `state` of training; ``stop()`` ends it.
+    Returns an object with the `state` of training, where an epoch is a pass over ``elbo.num_data`` data; ``stop()``
+    ends it. Nobody calls ``epoch_end``: where a loop validates is its own affair.
 
     >>> import leanbayes as lb
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))

@@ -43,10 +43,13 @@ class ScoreFunction(Callback):
 
     def after_backward(self, state: State) -> None:
         if state.terms is None:
-            raise TrainingError("Patch(mixing='learned'): expected state.terms, what the ELBO returned, received None")
+            raise TrainingError(
+                "Patch(mixing='learned'): expected state.terms, what the ELBO returned, received None; call the "
+                "elbo that lb.follow was given, or, where that training is over, its stop()"
+            )
         nll = float(state.terms.nll)
         for site in self.sites:
-            if self.baseline is not None and site.logits is not None:
+            if self.baseline is not None and site.logits is not None and site.logits.requires_grad:
                 found = _averaged(state.scale * (nll - self.baseline) * score(site, site.drawn or []))
                 site.logits.grad = found if site.logits.grad is None else site.logits.grad + found
             site.drawn = None

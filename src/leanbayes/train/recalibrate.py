@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from .. import batches, sampling
@@ -72,10 +72,7 @@ def recalibrate_(
             "means are those of no single component; use at='samples'"
         )
     feed = feeds.feed(loader, batch_size=BATCH, seed=seed)
-    kept = [
-        (norm, options.momentum, {k: v.clone() for k, v in norm._buffers.items() if v is not None})
-        for norm, options in norms.items()
-    ]
+    kept, momenta = _statistics(norms), [options.momentum for options in norms.values()]
     device = next(b.device for norm in norms for b in norm.buffers())
     try:
         with undisturbed(model), sampling.using(mean_only=at == "means"):
@@ -87,23 +84,29 @@ def recalibrate_(
             seen = 0
             for inputs in _read(feed, data, passes):
                 size = batches.size(inputs)
-                if size == 1 and seen:  # a single datum has no variance
-                    continue
-                seen += size
                 for norm, options in norms.items():
                     plain = momentum is None and norm not in apart  # those apart count the batches of each component
-                    options.momentum = size / seen if plain else momentum
-                batches.call(model, batches.to(inputs, device))
+                    options.momentum = size / (seen + size) if plain else momentum
+                before = _statistics(norms) if size == 1 else []
+                try:
+                    batches.call(model, batches.to(inputs, device))
+                except ValueError as error:
+                    if size > 1 or "more than 1 value per channel" not in str(error):
+                        raise
+                    _put_back(before)  # a single datum of one position has no variance: it does not count
+                    continue
+                seen += size
         if not seen:
-            raise DataError("expected at least one datum to estimate BatchNorm's statistics from, received none")
+            raise DataError(
+                "expected at least one batch to estimate BatchNorm's statistics from, received none; a single datum "
+                "does not count where it has no variance"
+            )
     except BaseException:
-        for norm, _, buffers in kept:
-            for name, value in buffers.items():
-                norm._buffers[name].copy_(value)  # type: ignore[union-attr]
+        _put_back(kept)
         raise
     finally:
-        for norm, before, _ in kept:
-            norms[norm].momentum = before
+        for options, own in zip(norms.values(), momenta, strict=True):
+            options.momentum = own
     for norm in norms:
         norm.__dict__.pop(_MARK, None)
         if at == "means":
@@ -143,6 +146,16 @@ def _norms(model: nn.Module) -> dict[nn.Module, _BatchNorm]:
     return {
         m: own for m, own in every.items() if isinstance(own, _BatchNorm) and m._buffers.get("running_mean") is not None
     }
+
+
+def _statistics(norms: Iterable[nn.Module]) -> list[tuple[Tensor, Tensor]]:
+    """The buffers of layers, each with a copy of its values."""
+    return [(buffer, buffer.clone()) for norm in norms for buffer in norm._buffers.values() if buffer is not None]
+
+
+def _put_back(kept: list[tuple[Tensor, Tensor]]) -> None:
+    for buffer, before in kept:
+        buffer.copy_(before)
 
 
 def _batches_seen(norm: nn.Module) -> int:
