@@ -86,8 +86,8 @@ class Engine:
         while start < total:
             rows = max(self._rows(), self.least)
             stop = min(total, start + rows)
-            if total - stop < min(rows, 2):  # what is left over joins: some models cannot run on a single datum
-                stop = total
+            if total - stop == 1 < rows:  # some models cannot run on a single datum
+                stop = stop - 1 if rows > 2 else total
             block = batches.rows(inputs, start, stop)
             yield block, self._groups(block, self.done)
             self.done += stop - start
