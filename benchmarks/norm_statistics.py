@@ -37,7 +37,7 @@ def main() -> None:
     raw: dict[str, dict[str, Any]] = {}
     rows = [("perturbation", "statistics", "NLL", "accuracy")]
     ratios = {}
-    for size in (0.1,) if options.quick else (0.1, 0.5):
+    for size in (0.1,) if options.quick else (0.1, 0.3, 0.5):
         for kind in ("shared", "component"):
             found = [measure(kind, size, seed, epochs) for seed in seeds]
             nll, accuracy = ([pair[i] for pair in found] for i in (0, 1))

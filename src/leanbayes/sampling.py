@@ -8,6 +8,7 @@ over here, so that a seed repeats a prediction and `torch.func.vmap` can run ove
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, get_args
@@ -33,6 +34,8 @@ class _Context:
 context = _Context()
 turns = threading.RLock()
 """Held by whoever changes the context, or the modes of a model for a while: threads that predict take turns."""
+if hasattr(os, "register_at_fork"):  # a child must not inherit another thread's turn
+    os.register_at_fork(before=turns.acquire, after_in_parent=turns.release, after_in_child=turns.release)
 
 
 @contextlib.contextmanager
@@ -57,7 +60,7 @@ def using(
     """
     if estimator is not None and estimator not in ESTIMATORS:
         raise ConfigError(f"estimator: expected one of {', '.join(ESTIMATORS)}, received {estimator!r}")
-    with turns:
+    with contextlib.nullcontext() if torch.compiler.is_compiling() else turns:  # dynamo cannot enter a lock
         before = (context.estimator, context.mean_only, context.draws)
         context.estimator, context.mean_only, context.draws = estimator, mean_only, draws
         try:
@@ -110,6 +113,11 @@ def noise_of(site: Any, seed: int, number: int, sample: int) -> Tensor:
     """
     if hasattr(site, "of_sample"):  # laid out over the samples rather than drawn
         return site.of_sample(seed, number, sample)
+    return independent(site, seed, number, sample)
+
+
+def independent(site: Any, seed: int, number: int, sample: int) -> Tensor:
+    """The noise of one site in one sample, drawn by itself, laid out or not."""
     generator = torch.Generator().manual_seed(mix(seed, number, sample))
     return site.noise(generator).to(site.device)
 

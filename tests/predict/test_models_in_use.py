@@ -1,9 +1,13 @@
 """Models as people write and serve them: several threads, sums in place, passes that need two data, kept errors."""
 
+import os
+import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
+import torch._dynamo
 from torch import nn
 
 import leanbayes as lb
@@ -38,6 +42,58 @@ def test_threads_take_turns(strategy, same):
     assert not context.mean_only
     assert all(model.training for model in models)
     assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_threads_without_a_seed_draw_seeds_of_their_own():
+    model, x = perceptron(lb.Patch(5)), torch.randn(3, 4)
+    with ThreadPoolExecutor(4) as pool:
+        asked = pool.map(lambda _: lb.predict(model, x, samples=1, seed=None, task="classification").probs, range(40))
+    assert len({tuple(said.flatten().tolist()) for said in asked}) == 40
+
+
+def test_a_loader_may_predict_in_a_thread_of_its_own():
+    model, x = perceptron(lb.Patch(3)), torch.randn(6, 4)
+    alone = lb.predict(model, x, samples=6, task="classification").probs
+
+    def loader():
+        with ThreadPoolExecutor(1) as pool:
+            for block in x.split(2):
+                pool.submit(lb.predict, model, block, 3, task="classification").result()
+                yield block
+
+    assert torch.equal(lb.predict(model, loader(), samples=6, task="classification").probs, alone)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_a_child_forked_while_a_thread_predicts_can_predict():
+    model, x = perceptron(lb.Patch(3)), torch.randn(6, 4)
+    with ThreadPoolExecutor(1) as pool:
+        with lb.using(mean_only=True):
+            waiting = pool.submit(_forked, model, x)
+            time.sleep(0.2)  # the thread would fork here, if it did not wait for its turn
+        assert waiting.result(timeout=30) == 0
+
+
+def _forked(model, x):
+    """The exit status of a child that predicts: 0 if it is in its own context and comes back."""
+    torch.set_num_threads(1)
+    if (child := os.fork()) == 0:
+        signal.alarm(20)
+        lb.predict(model, x, samples=3, strategy="loop", task="classification")
+        os._exit(int(context.mean_only))
+    return os.waitpid(child, 0)[1]
+
+
+def test_a_context_inside_a_compiled_function():
+    model, x = perceptron(lb.Patch(3)).eval(), torch.randn(6, 4)
+
+    def at_means(x):
+        with lb.using(mean_only=True):
+            return model(x)
+
+    torch._dynamo.reset()
+    found = torch.compile(at_means, backend="eager", fullgraph=True)(x)
+    assert torch.equal(found, at_means(x))
 
 
 class Residual(nn.Module):

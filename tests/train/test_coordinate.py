@@ -86,3 +86,9 @@ def test_turns_by_epochs_in_a_loop_of_ones_own():
         moved.append([any(not torch.equal(p, q) for p, q in zip(g, b, strict=True)) for g, b in groups])
     assert moved == [[False, True], [True, False]] * 2
     assert following.state.epoch == 4
+
+
+def test_the_one_value_of_drop_connect_is_shared():
+    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+    lb.bayesianize_(model, {nn.Linear: lb.DropConnect(0.2), nn.BatchNorm1d: lb.Patch(3)})
+    assert [len(group) for group in parameter_groups(model)] == [2, 4]

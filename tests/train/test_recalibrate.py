@@ -204,3 +204,16 @@ def test_every_pass_reads_the_same_number_of_data():
     assert read == [100, 100, 50] * 2
     with pytest.raises(ConfigError, match="passes"):
         lb.recalibrate_(model, (X,), passes=0)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_component_with_statistics_of_its_own_has_its_turn(seed):
+    torch.manual_seed(seed)
+    model = nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, 3))
+    lb.bayesianize_(model, {"0": lb.Patch(4, cross=False, statistics="component")})
+    lb.recalibrate_(model, DataLoader(TensorDataset(X[:200]), 50), seed=seed)
+    assert model[0].num_batches_tracked.tolist() == [1, 1, 1, 1]
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(DataError, match="every component"):
+        lb.recalibrate_(model, DataLoader(TensorDataset(X[:150]), 50))
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,7 +13,7 @@ from torch import Tensor, nn
 from ..kl import kl
 from ..sampling import context, draw
 from . import folded
-from .operations import WEIGHT_LAYERS, operation_of, unusual
+from .operations import WEIGHT_LAYERS, unusual
 from .operations import refusal as weight_refusal
 from .shell import StandIn
 
@@ -50,13 +49,8 @@ class Patched(StandIn):
         approximation: str | None = None,
         statistics: Statistics = "shared",
     ) -> None:
-        nn.Module.__init__(self)  # not StandIn's: norm layers are no operations with a weight
-        bare = copy.copy(module)
-        bare._parameters, bare._buffers = dict.fromkeys(module._parameters), dict.fromkeys(module._buffers)
-        object.__setattr__(self, "shell", bare)
-        for name, parameter in module._parameters.items():
-            if name not in posteriors:
-                self.register_parameter(name, parameter)
+        super().__init__(module, tuple(posteriors))
+        self.shell._buffers = dict.fromkeys(module._buffers)
         self.posteriors = nn.ModuleDict(posteriors)
         self.priors, self.approximation, self.statistics = priors, approximation, statistics
         for name, buffer in module._buffers.items():
@@ -80,7 +74,7 @@ class Patched(StandIn):
                 return self._through_all(index, input, *extra, **named)
         weight, bias = self._value("weight", indices), self._value("bias", indices)
         if isinstance(self.shell, WEIGHT_LAYERS):
-            return operation_of(self.shell).apply(self.shell, input, weight, bias, *extra, **named)
+            return self.operation.apply(self.shell, input, weight, bias, *extra, **named)
         normalise = next(function for kind, function in _NORMS.items() if isinstance(self.shell, kind))
         return normalise(self, next(iter(indices.values()), None), input, weight, bias)
 
@@ -134,7 +128,7 @@ class Patched(StandIn):
         outputs = []
         for k in range(len(centres["weight"])):
             weight, bias = (centres[n][k] if n in centres else self._parameters.get(n) for n in ("weight", "bias"))
-            outputs.append(operation_of(self.shell).apply(self.shell, x, weight, bias, *extra, **named))
+            outputs.append(self.operation.apply(self.shell, x, weight, bias, *extra, **named))
         return torch.stack(outputs).index_select(0, index.reshape(1)).squeeze(0)
 
     def _value(self, name: str, indices: dict[int, Tensor]) -> Tensor | None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from torch import nn
 
-from .operations import operation_of
+from .operations import Operation, operation_of
 
 
 class StandIn(nn.Module):
@@ -28,8 +28,12 @@ class StandIn(nn.Module):
         for name, parameter in module._parameters.items():
             if name not in taken:
                 self.register_parameter(name, parameter)
-        self.operation = operation_of(module)
         self.training = module.training
+
+    @property
+    def operation(self) -> Operation:
+        """How the module that it stands for uses its weight; norm layers have none."""
+        return operation_of(self.shell)
 
     def value(self, name: str) -> nn.Parameter | None:
         """What `restored` puts back for a parameter."""

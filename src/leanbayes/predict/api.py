@@ -41,8 +41,9 @@ def predict(
 
     Each sample is a whole network: one draw of all weights, shared by all data. (Local reparameterisation, the default
     in training, drops the covariance between the positions of a convolution; ``estimator="local"`` asks for it.) The
-    answer does not depend on train() or eval(), BatchNorm statistics and the global random state stay as they are, and
-    a seed repeats an answer whatever the chunk (for whole networks: the other estimators draw for every datum anew).
+    answer does not depend on train() or eval(), BatchNorm statistics and the global random state stay as they are (but
+    for what a loader draws), and a seed repeats an answer whatever the chunk (for whole networks: the other estimators
+    draw for every datum anew).
 
     inputs: a tensor, a tuple or mapping of tensors (by position or keyword), or a loader of batches.
     seed: None draws one from torch's generator.
@@ -83,7 +84,8 @@ def predict(
             f"balanced: expected estimator='weight', since only whole networks are laid out, received {estimator!r}"
         )
     if seed is None:
-        seed = int(torch.randint(2**62, (1,)))
+        with sampling.turns:  # another thread's prediction puts torch's random state back when it ends
+            seed = int(torch.randint(2**62, (1,)))
     elif isinstance(seed, bool) or not isinstance(seed, int):
         raise PredictionError(f"seed: expected an integer or None, received {seed!r}")
     meaning = resolve_task(model, task)
@@ -105,10 +107,10 @@ def predict(
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     is_loader = not isinstance(inputs, (Tensor, Mapping, tuple, list)) and isinstance(inputs, Iterable)
     parts: list[Predictive] = []
-    with undisturbed(model):
-        for batch in _batches(inputs, is_loader, progress):
-            if batches.size(batch) == 0:
-                continue
+    for batch in _batches(inputs, is_loader, progress):  # not in our turn: a loader may be slow, or predict itself
+        if batches.size(batch) == 0:
+            continue
+        with undisturbed(model):
             for block, outputs in engine.numbered(batches.to(batch, device)):
                 parts.append(_average(engine, meaning, batches.size(block), outputs, keep_samples, settle, weights))
                 if is_loader:

@@ -28,7 +28,7 @@ def noise(site: Any, seed: int, number: int, samples: Sequence[int], balanced: b
     if isinstance(site, Assignment):
         if _is_laid_out(site, balanced):
             return site.laid_out(seed, number, samples)
-        return torch.stack([_independent(site, seed, number, sample) for sample in samples])
+        return torch.stack([sampling.independent(site, seed, number, sample) for sample in samples])
     if balanced and getattr(site, "gaussian", False):
         return torch.stack([_antithetic(site, seed, number, sample) for sample in samples])
     return torch.stack([sampling.noise_of(site, seed, number, sample) for sample in samples])
@@ -46,11 +46,6 @@ def period(sites: Sequence[Any], balanced: bool | None) -> int | None:
 
 def _is_laid_out(site: Assignment, balanced: bool | None) -> bool:
     return hasattr(site, "of_sample") if balanced is None else balanced
-
-
-def _independent(site: Any, seed: int, number: int, sample: int) -> Tensor:
-    generator = torch.Generator().manual_seed(sampling.mix(seed, number, sample))
-    return site.noise(generator).to(site.device)  # type: ignore[no-any-return]
 
 
 def _antithetic(site: Any, seed: int, number: int, sample: int) -> Tensor:

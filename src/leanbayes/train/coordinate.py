@@ -70,6 +70,7 @@ def parameter_groups(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Para
     from ..layers.patched import Patched
 
     layers = (module for module in model.modules() if isinstance(module, Patched))
-    patched = {id(p) for layer in layers for p in layer.posteriors.parameters()}
+    mixtures = (q for layer in layers for q in layer.posteriors.values() if not q.zero)  # DropConnect has one value
+    patched = {id(p) for q in mixtures for p in q.parameters()}
     trained = [p for p in model.parameters() if p.requires_grad]
     return [p for p in trained if id(p) in patched], [p for p in trained if id(p) not in patched]

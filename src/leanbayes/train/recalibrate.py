@@ -65,7 +65,7 @@ def recalibrate_(
     norms = _norms(model)
     if not norms:
         raise ConversionError("expected a model with BatchNorm layers that track statistics, found none")
-    apart = [norm for norm in norms if getattr(norm, "statistics", "shared") == "component"]
+    apart: list[Any] = [norm for norm in norms if getattr(norm, "statistics", "shared") == "component"]
     if apart and at == "means":
         raise ConversionError(
             "at='means': expected statistics that all components share, received Patch(statistics='component'), whose "
@@ -75,21 +75,23 @@ def recalibrate_(
     kept, momenta = _statistics(norms), [options.momentum for options in norms.values()]
     device = next(b.device for norm in norms for b in norm.buffers())
     try:
-        with undisturbed(model), sampling.using(mean_only=at == "means"):
+        with undisturbed(model):
             torch.manual_seed(sampling.mix(seed, 0))
             for module in model.modules() if at == "samples" else norms:
                 module.training = True
             for norm in apart if momentum is None else ():
-                norm.num_batches_tracked.zero_()  # type: ignore[union-attr, operator]
-            seen = 0
-            for inputs in _read(feed, data, passes):
+                norm.num_batches_tracked.zero_()
+            seen, sites = 0, list({id(site): site for norm in apart for site in norm.assignments()}.values())
+            for number, inputs in enumerate(_read(feed, data, passes)):
                 size = batches.size(inputs)
                 for norm, options in norms.items():
                     plain = momentum is None and norm not in apart  # those apart count the batches of each component
                     options.momentum = size / (seen + size) if plain else momentum
                 before = _statistics(norms) if size == 1 else []
+                draws = {id(site): site.laid_out(seed, i, [number])[0] for i, site in enumerate(sites)}  # all in turn
                 try:
-                    batches.call(model, batches.to(inputs, device))
+                    with sampling.using(mean_only=at == "means", draws=draws):
+                        batches.call(model, batches.to(inputs, device))
                 except ValueError as error:
                     if size > 1 or "more than 1 value per channel" not in str(error):
                         raise
@@ -100,6 +102,11 @@ def recalibrate_(
             raise DataError(
                 "expected at least one batch to estimate BatchNorm's statistics from, received none; a single datum "
                 "does not count where it has no variance"
+            )
+        if momentum is None and any(bool((norm.num_batches_tracked == 0).any()) for norm in apart):
+            raise DataError(
+                "expected a batch for every component that has statistics of its own, received too few; read more "
+                "data, in smaller batches, or several times with passes=..."
             )
     except BaseException:
         _put_back(kept)
