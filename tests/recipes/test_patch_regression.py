@@ -11,6 +11,7 @@ from scipy import stats
 
 from leanbayes.recipes import patch_regression as recipe
 from leanbayes.recipes.base import reproduce
+from leanbayes.recipes.patch_density import TAU, best_precision, ceiling, log_density, quality
 from leanbayes.recipes.patch_regression import METHODS, SETTINGS, Setting
 from leanbayes.recipes.patch_splits import Split, Task
 from leanbayes.recipes.patch_stack import Schedule, stacked
@@ -33,7 +34,7 @@ def test_smoke(tmp_path, monkeypatch):
         assert found["rmse"]["n"] == 2
         assert found["rmse SE"]["n"] == 1
         assert found["rmse SE"]["mean"] == pytest.approx(found["rmse"]["std"] / math.sqrt(2))
-        assert found["lpd"]["mean"] <= recipe.ceiling(0.1)
+        assert found["lpd"]["mean"] <= ceiling(TAU)
     assert result_table(result)
     assert recipe.figure(result).startswith("<svg")
     monkeypatch.setattr(recipe, "measured", lambda *args: pytest.fail("trained twice"))
@@ -54,7 +55,7 @@ def test_the_presets_are_as_published():
     assert SETTINGS["paper"].samples == 10_000
     assert Schedule() == Schedule(epochs=4000, batch_size=100, lr=1e-3, decay=0.01)
     assert recipe.PAPER["uci/yacht"]["ECMP"] == (1.59, 0.23, -2.25, 0.02)
-    assert round(recipe.ceiling(recipe.TAU), 3) == -2.070
+    assert round(ceiling(TAU), 3) == -2.070
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -114,20 +115,20 @@ def test_densities_agree_with_scipy():
     rng = np.random.default_rng(0)
     outputs, y = rng.normal(size=(6, 5, 1)), rng.normal(size=(5, 1))
     by_hand = np.log(stats.norm.pdf(y, outputs, 1 / np.sqrt(3.0)).mean(0)).mean()
-    assert recipe.log_density(torch.tensor(outputs), torch.tensor(y), 3.0) == pytest.approx(by_hand, rel=1e-9)
+    assert log_density(torch.tensor(outputs), torch.tensor(y), 3.0) == pytest.approx(by_hand, rel=1e-9)
     noisy = torch.zeros(1, 5000, 1, dtype=torch.double), torch.tensor(rng.normal(scale=0.5, size=(5000, 1)))
-    assert recipe.best_precision(*noisy) == pytest.approx(4.0, rel=0.15)  # the grid's step is 26 %
+    assert best_precision(*noisy) == pytest.approx(4.0, rel=0.15)  # the grid's step is 26 %
 
 
 def test_metrics_are_in_the_units_of_the_target():
     split = split_of(40)
     model = torch.nn.Linear(3, 1)
-    found = recipe.quality([model], split, 5)
+    found = quality([model], split, 5)
     error = (model(split.x_test) - split.y_test).detach().numpy() * split.scale
     assert found["rmse"] == pytest.approx(np.sqrt((error**2).mean()), rel=1e-5)
     assert found["lpd"] == pytest.approx(stats.norm.logpdf(error, scale=np.sqrt(10)).mean(), rel=1e-5)
     assert found["lpd, own noise"] < 0
-    both = recipe.quality([model, model], split, 5)
+    both = quality([model, model], split, 5)
     assert both == pytest.approx(found, rel=1e-5)
 
 

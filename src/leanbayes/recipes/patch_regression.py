@@ -27,7 +27,6 @@ piece is a (set, method). SE: standard error over splits.
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -35,17 +34,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from .base import Jobs, Metrics, Row, recipe
+from .patch_density import TAU, ceiling, quality, standard_error
 from .patch_splits import Split, Task, splits_of
 from .patch_stack import Schedule, stacked, train, write_back
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import nn
 
 PATCHED = ("ECMP", "EMP")
 METHODS = (*PATCHED, "vanilla", "dropout", "ensemble", "mean-field")
 COMPONENTS = 5
 PASSES = 20
-TAU = 0.1
 
 
 @dataclass(frozen=True)
@@ -162,26 +161,6 @@ def by_split(found: Metrics) -> list[Metrics]:
     return [runs[split] for split in sorted(runs)]
 
 
-def standard_error(values: Sequence[float]) -> float:
-    """Of the mean, from the spread of the values; 0 for a single one.
-
-    >>> standard_error([1.0, 3.0])
-    1.0
-    """
-    import statistics
-
-    return statistics.stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
-
-
-def ceiling(tau: float) -> float:
-    """The highest log density that a Gaussian of precision tau has.
-
-    >>> round(ceiling(0.1), 3)
-    -2.07
-    """
-    return 0.5 * math.log(tau / (2 * math.pi))
-
-
 def network(method: str, features: int, hidden: int, rate: float = 0.0) -> nn.Sequential:
     """A new network of a method: plain for "vanilla" and the members of "ensemble"."""
     from torch import nn
@@ -289,47 +268,6 @@ def tuned(
         errors = [quality([model], part, 50)["rmse"] for model in row]
         chosen.append(rates[errors.index(min(errors))])
     return chosen
-
-
-def quality(models: Sequence[nn.Module], split: Split, samples: int) -> Metrics:
-    """RMSE and log densities of the test part, in the units of the target; several models are asked together."""
-    outputs = outputs_of(models, split.x_test, samples)
-    y, unit = split.y_test, split.scale
-    error = float((outputs.mean(0) - y).square().mean().sqrt()) * unit
-    rows = slice(0, 1000)
-    own = best_precision(outputs_of(models, split.x[rows], min(samples, 100)), split.y[rows])
-    return {
-        "rmse": error,
-        "lpd": log_density(outputs, y, TAU * unit**2) - math.log(unit),
-        "lpd, own noise": log_density(outputs, y, own) - math.log(unit),
-    }
-
-
-def outputs_of(models: Sequence[nn.Module], x: Tensor, samples: int) -> Tensor:
-    """What every sample of every model says, (samples, rows, 1), in units of the standardised target."""
-    import torch
-
-    from ..predict import predict
-
-    said = [predict(model, x, samples=samples, seed=0, task="regression").samples for model in models]
-    return torch.cat(said)
-
-
-def log_density(outputs: Tensor, y: Tensor, precision: float) -> float:
-    """The mean over rows of log mean_s N(y; f_s, 1 / precision).
-
-    >>> import torch
-    >>> round(log_density(torch.zeros(7, 1, 1), torch.zeros(1, 1), 0.1), 3)
-    -2.07
-    """
-    logs = ceiling(precision) - 0.5 * precision * (outputs.double() - y).square()
-    return float((logs.logsumexp(0) - math.log(len(logs))).mean())
-
-
-def best_precision(outputs: Tensor, y: Tensor, steps: int = 60) -> float:
-    """The precision of a grid, of noise between 0.003 and 3 standard deviations of the target, that fits best."""
-    grid = [10 ** (-1 + 6 * k / (steps - 1)) for k in range(steps)]
-    return max(grid, key=lambda precision: log_density(outputs, y, precision))
 
 
 def _progress(epochs: int, networks: int, tell: Callable[[str], None]) -> Callable[[int], None]:
