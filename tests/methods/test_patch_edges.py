@@ -285,6 +285,16 @@ def test_options_of_a_patched_layer_can_be_set():
     assert (model[0].momentum, model[0].eps) == (1.0, 0.5)
 
 
+@pytest.mark.parametrize("method", [Patch(3), lb.MeanField()])
+def test_what_a_user_calls_as_we_do_is_still_the_users(method):
+    model = nn.Sequential(nn.Linear(3, 2))
+    model[0].priors = model[0].approximation = "mine"
+    lb.bayesianize_(model, {"0": method})
+    assert lb.kl_sum(model) > 0
+    lb.restore_(model)
+    assert model[0].priors == model[0].approximation == "mine"
+
+
 def test_ensembles_of_parts_cannot_be_saved_as_one(tmp_path):
     method = Patch(3, cross=False, shared=True)
     model = in_stages(method)

@@ -58,7 +58,7 @@ class StandIn(nn.Module):
     def __setattr__(self, name: str, value: Any) -> None:
         """Options are set where they are read: ``layer.momentum = 0.01`` means the shell's."""
         shell = self.__dict__.get("shell")
-        if shell is not None and name in shell.__dict__ and name not in self.__dict__:
+        if name in getattr(shell, "__constants__", ()):  # what torch's own classes call their options
             setattr(shell, name, value)
         else:
             super().__setattr__(name, value)
