@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import leanbayes as lb
-from leanbayes.kernels import library, unit
+from leanbayes.kernels import library, operation
 from leanbayes.kernels.blocked import Blocked, blocked
 from leanbayes.kernels.layout import block
 from leanbayes.layers import sparse as paths
@@ -39,12 +39,12 @@ def check_all(module, x, density, patch):
     leaves = [x.requires_grad_(), q.loc, q.rho, bias]
     shape = layer.compute(x, q.spread(q.loc), bias).shape
     eps, grad, noise = torch.randn(shape), torch.randn(shape), q.noise()
-    both = unit.both
+    both = operation.both
 
     def given(x, mu, sigma, bias, plan, seed, batch):
         return both(x, mu, sigma, bias, plan, seed if sigma is None else block(eps), batch)
 
-    patch.setattr(unit, "both", given)
+    patch.setattr(operation, "both", given)
 
     def by_hand(kind, absolute):
         turned = torch.abs if absolute else torch.clone

@@ -1,9 +1,13 @@
 """A batch of activations that stays in blocks between sparse layers, whatever code runs in between.
 
-`Blocked` looks like the tensor (batch, channels, *size) it stands for. Operations it knows (rectifiers, sums, products,
-batch norm, pooling) run on the blocks; for any other it becomes an ordinary tensor first. So a user's own forward()
-goes on as it is, and the layout is converted at the edges of a sparse region only. What comes from a sparse operation
-is a `Unit` until someone needs the numbers, so that norm, sum and rectifier behind it are one pass.
+`Blocked` is a tensor of the shape it stands for. Autograd treats it as any other tensor: gradients, hooks, views,
+in-place operations, version checks and custom functions are torch's own. Only below autograd, where torch would run
+the kernel of an operation, `rules` run the operations they know on the blocks; for every other operation the arguments
+become ordinary tensors first. So a rule says what numbers an operation gives, and nothing else can depend on it.
+
+The numbers are in a `Cell`, which a tensor shares with its views and detached copies: writing to one of them changes
+what the cell holds. A cell whose memory somebody else may see (a view that is not a reshaping of whole activations) or
+write to is turned into an ordinary tensor for good, and all that share it go on with that.
 """
 
 from __future__ import annotations
@@ -12,285 +16,254 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.utils._pytree import tree_map
 
-from .geometry import MAX_STRIDE, Geometry
+from ..errors import LeanBayesError
+from .deferred import Pass, Upstream
+from .geometry import LANES
 from .layout import block, unblock
-from .norm import Norm, Normalise, moments
-from .pooling import MaxPool
-from .unit import Unit
+from .pooling import Winners
+
+
+class Cell:
+    """The numbers of an activation of ``batch`` data, (batch, channels, positions), in one of several forms.
+
+    Blocks (blocks, positions, channels, lanes) are never written to: an operation in place puts new ones here. What
+    waits to be computed is computed when the blocks are asked for. Beyond the batch, lanes hold any finite numbers;
+    ``clean`` says that they are zero or come from a kernel, which keeps them finite.
+    """
+
+    __slots__ = ("_held", "_shape", "batch", "channels", "clean", "origin", "positions", "rectified_by")
+
+    def __init__(self, held: Tensor | Pass | Upstream | Winners, batch: int, clean: bool = True) -> None:
+        like = held.y if isinstance(held, Pass) else held.grad if isinstance(held, Upstream) else held
+        like = like.won if isinstance(like, Winners) else like
+        self.batch, self.positions, self.channels = batch, like.shape[1], like.shape[2]
+        self._held: Any = held
+        self._shape: torch.Size | None = None  # of the ordinary tensor, once there is one
+        self.clean = clean
+        self.origin: Pass | None = None
+        """How the blocks were computed, where a gradient can be had from that without the blocks."""
+        self.rectified_by: Cell | None = None
+        """The output of a rectifier that this gradient has already passed."""
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the numbers are in an ordinary tensor."""
+        return self._shape is not None
+
+    @property
+    def is_activation(self) -> bool:
+        """Whether there are blocks of numbers, or can be."""
+        return not isinstance(self._held, Winners) and not self.is_plain
+
+    @property
+    def held(self) -> Any:
+        """What is there: blocks, a `Pass`, an `Upstream`, `Winners`, or an ordinary tensor."""
+        return self._held
+
+    def put(self, held: Tensor | Pass | Upstream, clean: bool = True) -> None:
+        """Replace the numbers, as an operation in place does."""
+        self._held, self.clean, self.origin, self.rectified_by = held, clean, None, None
+
+    @property
+    def blocks(self) -> Tensor:
+        """(blocks, positions, channels, lanes)."""
+        if self.is_plain:
+            return block(self._held.reshape(self.batch, self.channels, self.positions))
+        if isinstance(self._held, (Pass, Upstream)):
+            waiting = self._held
+            self._held = waiting.value()
+            self.origin = waiting if isinstance(waiting, Pass) and waiting.sign_from_y else None
+        return self._held  # type: ignore[no-any-return]
+
+    @property
+    def recipe(self) -> Pass | None:
+        """How the blocks are, or were, computed; None where nobody needs to know any more."""
+        return self._held if isinstance(self._held, Pass) else self.origin
+
+    def plain(self, shape: torch.Size) -> Tensor:
+        """An ordinary tensor with these numbers; the one in the cell where there is one."""
+        if self.is_plain:
+            return self._held.view(shape)  # type: ignore[no-any-return]
+        if isinstance(self._held, Winners):
+            return self._held.plain().view(shape)
+        return unblock(self.blocks, [self.batch, self.channels, self.positions]).view(shape)
+
+    def open(self, shape: torch.Size) -> Tensor:
+        """The ordinary tensor that holds these numbers from now on."""
+        if not self.is_plain:
+            self._held, self._shape = self.plain(shape), shape
+            self.origin = self.rectified_by = None
+        return self.plain(shape)
+
+    def fits(self, shape: tuple[int, ...] | torch.Size) -> bool:
+        """Whether blocks stand for a tensor of a shape: (batch, channels, *size), or a flattened image."""
+        if len(shape) < 2 or shape[0] != self.batch:
+            return False
+        size = torch.Size(shape[2:]).numel()
+        return (shape[1] == self.channels and size == self.positions) or (
+            len(shape) == 2 and shape[1] == self.channels * self.positions
+        )
 
 
 class Blocked(torch.Tensor):
-    """See the module; ``blocks`` is (blocks, positions, channels, lanes).
+    """See the module. Made by `blocked` and by sparse operations."""
 
-    A shape (batch, features) with several positions is an image that was flattened.
-    """
-
-    held: Tensor | Unit
+    cell: Cell
+    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @staticmethod
-    def __new__(cls, held: Tensor | Unit, shape: tuple[int, ...]) -> Blocked:
-        like = held.y if isinstance(held, Unit) else held
-        made = torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined]
-            cls, shape, dtype=like.dtype, device=like.device, requires_grad=False
-        )
-        made.held = held
+    def __new__(cls, cell: Cell, shape: tuple[int, ...] | torch.Size) -> Blocked:
+        dtype = torch.int64 if isinstance(cell.held, Winners) else torch.float32
+        made = torch.Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=torch.device("cpu"))
+        made.cell = cell
         return made  # type: ignore[no-any-return]
 
-    def __init__(self, held: Tensor | Unit, shape: tuple[int, ...]) -> None:
+    def __init__(self, cell: Cell, shape: tuple[int, ...] | torch.Size) -> None:
         super().__init__()
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:  # type: ignore[override]
-        # below autograd: what arrives here went around __torch_function__, and would lose its gradient unnoticed
-        raise NotImplementedError(f"{func} reached blocked activations by a way that torch functions do not take")
+        rule = RULES.get(func)
+        if rule is not None and (done := rule(*args, **(kwargs or {}))) is not NotImplemented:
+            return done
+        return _as_plain(func, args, kwargs or {})
 
     @property
     def blocks(self) -> Tensor:
-        """The numbers, with their history."""
-        if isinstance(self.held, Unit):
-            self.held = self.held.value()
-        return self.held
-
-    @property
-    def unit(self) -> Unit | None:
-        """The operation that this is the output of, where nobody has needed the numbers yet."""
-        return self.held if isinstance(self.held, Unit) else None
-
-    @property
-    def channels(self) -> int:
-        """Of the blocks."""
-        return int((self.held.y if isinstance(self.held, Unit) else self.held).shape[2])
-
-    @property
-    def flattened(self) -> bool:
-        """Whether this is an image in one row of features."""
-        return self.dim() == 2 and self.shape[1] != self.channels
+        """(blocks, positions, channels, lanes), without history."""
+        return self.cell.blocks
 
     def plain(self) -> Tensor:
-        """The ordinary tensor."""
-        blocks = self.blocks
-        return unblock(blocks, [self.shape[0], self.channels, blocks.shape[1]]).view(self.shape)
+        """A copy as an ordinary tensor, with its history."""
+        return _Unblock.apply(self)  # type: ignore[no-any-return]
 
-    def with_blocks(self, held: Tensor | Unit, size: tuple[int, ...] | None = None) -> Blocked:
-        """Another activation of the same batch; without a size of the same shape but for its channels."""
-        if size is None and self.flattened:
-            return Blocked(held, tuple(self.shape))
-        channels = (held.y if isinstance(held, Unit) else held).shape[2]
-        return Blocked(held, (self.shape[0], channels, *(self.shape[2:] if size is None else size)))
+    # what torch does not hand to __torch_dispatch__ because it looks at memory
+    def numpy(self, *, force: bool = False) -> Any:
+        """As `torch.Tensor.numpy`; the array shares memory with the tensor."""
+        refused = self.requires_grad and not force  # by torch, with its own message
+        return self.plain().numpy() if refused else _opened(self).numpy(force=force)
+
+    def tolist(self) -> Any:
+        """As `torch.Tensor.tolist`."""
+        return _opened(self).tolist()
+
+    def data_ptr(self) -> int:
+        """As `torch.Tensor.data_ptr`."""
+        return _opened(self).data_ptr()
+
+    def untyped_storage(self) -> Any:
+        """As `torch.Tensor.untyped_storage`."""
+        return _opened(self).untyped_storage()
+
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any:
+        return _opened(self).__dlpack__(*args, **kwargs)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return _copied(self).__reduce_ex__(protocol)
+
+    def __deepcopy__(self, memo: Any) -> Tensor:
+        if not self.is_leaf:
+            return super().__deepcopy__(memo)  # type: ignore[no-any-return, no-untyped-call]  # torch's own refusal
+        memo[id(self)] = made = _copied(self)
+        return made
 
     def __repr__(self) -> str:  # type: ignore[override]
-        return f"Blocked(shape={tuple(self.shape)}, dtype={self.dtype})"
+        return repr(self.plain())
 
-    @classmethod
-    def __torch_function__(
-        cls, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func in _ABOUT:
-            with torch._C.DisableTorchFunctionSubclass():
-                return func(*args, **kwargs)
-        if func in _KNOWN:
-            done = _KNOWN[func](*args, **kwargs)
-            if done is not NotImplemented:
-                return done
-        args = torch.utils._pytree.tree_map(_unblocked, args)
-        return func(*args, **torch.utils._pytree.tree_map(_unblocked, kwargs))
+
+RULES: dict[Any, Callable[..., Any]] = {}
+"""Operations that run on blocks, see `rules`."""
 
 
 def blocked(x: Tensor) -> Blocked:
-    """A tensor (batch, channels, *size) in blocks; one that is already comes back as it is.
+    """A tensor (batch, channels, *size) in blocks, with its history; one that is blocked comes back as it is.
 
     >>> from leanbayes.kernels.library import library
     >>> x = torch.randn(5, 3, 2, 2)
-    >>> library() is None or bool((torch.relu(blocked(x)).plain() == torch.relu(x)).all())
+    >>> library() is None or bool((torch.relu(blocked(x)) == torch.relu(x)).all())
     True
     """
-    return x if isinstance(x, Blocked) else Blocked(block(x), tuple(x.shape))
+    return x if isinstance(x, Blocked) else _Block.apply(x)  # type: ignore[no-any-return]
 
 
-def _unblocked(x: Any) -> Any:
-    return x.plain() if isinstance(x, Blocked) else x
+class _Block(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Blocked:
+        return Blocked(Cell(block(x.detach()), x.shape[0]), x.shape)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad.plain() if isinstance(grad, Blocked) else grad
 
 
-# what is asked about a tensor without looking at its numbers
-_ABOUT: set[Any] = {
-    getattr(torch.Tensor, name).__get__
-    for name in ("shape", "dtype", "device", "ndim", "requires_grad", "layout", "is_cuda", "is_sparse", "is_leaf")
-} | {torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tensor.is_floating_point, torch.Tensor.__len__}
-_KNOWN: dict[Any, Callable[..., Any]] = {}
+class _Unblock(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Blocked) -> Tensor:
+        made = x.cell.plain(x.shape)
+        return made.clone() if x.cell.is_plain else made
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        return grad
 
 
-def _known(*functions: Any) -> Callable[[Any], Any]:
-    def decorate(rule: Any) -> Any:
-        _KNOWN.update(dict.fromkeys(functions, rule))
-        return rule
-
-    return decorate
-
-
-def _elementwise(function: Callable[..., Tensor]) -> Callable[..., Any]:
-    def rule(x: Any, *args: Any, inplace: bool = False, **kwargs: Any) -> Any:
-        if not isinstance(x, Blocked) or any(isinstance(a, Tensor) for a in args):
-            return NotImplemented
-        blocks = function(x.blocks, *args, **kwargs)
-        if not inplace:
-            return x.with_blocks(blocks)
-        x.held = blocks
-        return x
-
-    return rule
+def blocks_of(x: Tensor, positions: int, channels: int) -> Tensor:
+    """The numbers of x as blocks of so many positions and channels, whatever x is; without history."""
+    if isinstance(x, Blocked):
+        cell = x.cell
+        if cell.is_activation and (cell.positions, cell.channels) == (positions, channels):
+            return cell.blocks
+        x = cell.plain(x.shape)
+    return block(x.detach().reshape(x.shape[0], channels, positions))
 
 
-_KNOWN.update(
-    {f: _elementwise(torch.abs) for f in (torch.abs, torch.Tensor.abs)}
-    | {f: _elementwise(torch.sigmoid) for f in (torch.sigmoid, torch.Tensor.sigmoid)}
-    | {f: _elementwise(torch.tanh) for f in (torch.tanh, torch.Tensor.tanh)}
-    | {f: _elementwise(f) for f in (F.gelu, F.silu, F.elu, F.leaky_relu, F.softplus, F.hardtanh, F.relu6)}
-)
+def finite_lanes(cell: Cell) -> Tensor:
+    """The blocks, with zeros beyond the batch where an operation may have left what is not finite."""
+    blocks = cell.blocks
+    if not cell.clean and cell.batch % LANES:
+        blocks[-1, ..., cell.batch % LANES :] = 0
+        cell.clean = True
+    return blocks
 
 
-@_known(F.relu, torch.relu, torch.Tensor.relu)
-def _relu(x: Any, inplace: bool = False) -> Any:
-    done = x.with_blocks(torch.relu(x.blocks) if x.unit is None else x.unit.rectify())
-    return _written(x, done) if inplace else done
+def _copied(x: Blocked) -> Tensor:
+    return x.cell.plain(x.shape).clone().requires_grad_(x.requires_grad)
 
 
-@_known(torch.relu_, F.relu_, torch.Tensor.relu_)
-def _relu_(x: Any) -> Any:
-    return _relu(x, inplace=True)
+def _opened(x: Blocked) -> Tensor:
+    return x.cell.open(x.shape)
 
 
-@_known(torch.add, torch.Tensor.add, torch.Tensor.__add__, torch.Tensor.__radd__)
-def _add(x: Any, other: Any, *, alpha: float = 1) -> Any:
-    if alpha == 1 and isinstance(other, Blocked) and isinstance(x, Blocked) and x.shape == other.shape:
-        for one, another in ((x, other), (other, x)):
-            if one.unit is not None and one is not another and (sum := one.unit.plus(another.blocks)) is not None:
-                return one.with_blocks(sum)
-    pair = _pair(x, other)
-    return NotImplemented if pair is None else pair[0].with_blocks(torch.add(pair[0].blocks, pair[1], alpha=alpha))
+def _as_plain(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Any operation, on ordinary tensors; what it writes to or gives a view of is one for good from then on."""
+    schema = func._schema
+    names = [a.name for a in schema.arguments]
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    seen = {a.name for a in schema.arguments if a.alias_info is not None}
+    if torch.Tag.inplace_view in func.tags and any(isinstance(given.get(n), Blocked) for n in seen):
+        raise LeanBayesError(
+            f"{func} changes the shape of a sparse layer's activation in place, which its layout does not allow; "
+            "use the operation that returns a new tensor (x.squeeze() instead of x.squeeze_())"
+        )
+    back: dict[int, Tensor] = {}
 
+    def turn(name: str, value: Any) -> Any:
+        def one(x: Any) -> Any:
+            if not isinstance(x, Blocked):
+                return x
+            made = x.cell.open(x.shape) if name in seen else x.cell.plain(x.shape)
+            if name in seen:
+                back[id(made)] = x
+            return made
 
-@_known(torch.Tensor.__iadd__, torch.Tensor.add_)
-def _add_(x: Any, other: Any, *, alpha: float = 1) -> Any:
-    if not isinstance(x, Blocked):
-        return NotImplemented
-    done = _add(x, other, alpha=alpha)
-    return done if done is NotImplemented else _written(x, done)
+        return tree_map(one, value)
 
-
-def _written(x: Blocked, done: Blocked) -> Blocked:
-    x.held = done.held
-    return x
-
-
-@_known(torch.mul, torch.Tensor.mul, torch.Tensor.__mul__, torch.Tensor.__rmul__)
-def _mul(x: Any, other: Any) -> Any:
-    pair = _pair(x, other)
-    return NotImplemented if pair is None else pair[0].with_blocks(pair[0].blocks * pair[1])
-
-
-def _pair(x: Any, other: Any) -> tuple[Blocked, Any] | None:
-    """The two as blocks, where that is simple: alike in shape, or one of them a number."""
-    if not isinstance(x, Blocked):
-        x, other = other, x
-    if isinstance(other, (int, float)):
-        return x, other
-    if isinstance(other, Blocked) and other.flattened != x.flattened:
-        return None
-    if isinstance(other, Tensor) and other.shape == x.shape and other.dtype == x.dtype and not x.flattened:
-        return x, blocked(other).blocks
-    return None
-
-
-@_known(F.batch_norm)
-def _batch_norm(
-    x: Any, running_mean: Any, running_var: Any, weight: Any = None, bias: Any = None, training: bool = False,
-    momentum: float = 0.1, eps: float = 1e-5,
-) -> Any:  # fmt: skip
-    if not isinstance(x, Blocked) or any(isinstance(t, Blocked) for t in (running_mean, running_var, weight, bias)):
-        return NotImplemented
-    if x.flattened:
-        return NotImplemented
-    batch = x.shape[0]
-    count = batch * x.shape[2:].numel()
-    if not training:
-        mean, variance = (t.detach().to(x.dtype, copy=True) for t in (running_mean, running_var))
-        norm = Norm(weight, bias, mean, variance, float(eps), own=False)
-    elif count < 2:
-        return NotImplemented  # torch's own error is the right one
-    else:
-        unit = x.unit
-        numbers = unit.y if unit is not None and unit.plain else x.blocks
-        norm = Norm(weight, bias, *moments(numbers, batch), float(eps), own=True)
-        if running_mean is not None:
-            with torch.no_grad():
-                running_mean.lerp_(norm.mean.to(running_mean), momentum)
-                running_var.lerp_((norm.variance * (count / (count - 1))).to(running_var), momentum)
-    unit = None if x.unit is None else x.unit.normed(norm)
-    return x.with_blocks(Normalise.apply(x.blocks, weight, bias, norm, batch, False) if unit is None else unit)
-
-
-def _pooled(function: Callable[..., Tensor]) -> Callable[..., Any]:
-    """Pooling sees blocks as images in channels-last order, with channels x lanes for channels: no copy."""
-
-    def rule(x: Any, *args: Any, **kwargs: Any) -> Any:
-        if not isinstance(x, Blocked) or x.dim() != 4 or kwargs.pop("return_indices", False):
-            return NotImplemented
-        count, _, channels, lanes = x.blocks.shape
-        images = x.blocks.view(count, *x.shape[2:], channels * lanes).permute(0, 3, 1, 2)
-        out = function(images, *args, **kwargs)
-        size = tuple(out.shape[2:])
-        return x.with_blocks(out.permute(0, 2, 3, 1).reshape(count, size[0] * size[1], channels, lanes), size)
-
-    return rule
-
-
-_KNOWN.update({f: _pooled(f) for f in (F.avg_pool2d, F.adaptive_avg_pool2d)})
-_other_max_pool = _pooled(F.max_pool2d)
-
-
-@_known(F.max_pool2d)
-def _max_pool(
-    x: Any, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1, ceil_mode: bool = False,
-    return_indices: bool = False,
-) -> Any:  # fmt: skip
-    if not isinstance(x, Blocked) or x.dim() != 4 or return_indices:
-        return NotImplemented
-    kernel, step, pad = (_both(v) for v in (kernel_size, kernel_size if stride in (None, []) else stride, padding))
-    made = Geometry(x.channels, x.channels, 1, kernel, step, pad, (x.shape[2], x.shape[3]))
-    simple = not ceil_mode and _both(dilation) == (1, 1) and max(step) <= MAX_STRIDE and kernel[0] * kernel[1] < 128
-    if not simple or any(2 * p > k for p, k in zip(pad, kernel, strict=True)) or min(made.out_size) < 1:
-        return _other_max_pool(x, kernel_size, stride, padding, dilation, ceil_mode)
-    # a rectifier in front is the same as one behind, where there is less to do
-    before = None if x.unit is None else x.unit.before_rectifier()
-    blocks = x.blocks if before is None else before.value()
-    return x.with_blocks(MaxPool.apply(blocks, made, before is not None), made.out_size)
-
-
-def _both(value: Any) -> tuple[int, int]:
-    """A number for both sides, or one for each."""
-    return (value, value) if isinstance(value, int) else (value[0], value[-1])
-
-
-@_known(torch.flatten, torch.Tensor.flatten)
-def _flatten(x: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
-    """(batch, channels, *size) to (batch, features) changes nothing in the blocks."""
-    if isinstance(x, Blocked) and x.dim() > 2 and (start_dim, end_dim) == (1, -1):
-        return Blocked(x.blocks, (x.shape[0], x.shape[1:].numel()))
-    return NotImplemented
-
-
-@_known(torch.Tensor.view, torch.Tensor.reshape, torch.reshape)
-def _view(x: Any, *shape: Any, **kwargs: Any) -> Any:
-    sides = tuple(shape[0]) if len(shape) == 1 and isinstance(shape[0], (tuple, list)) else shape
-    if isinstance(x, Blocked) and sides in ((x.shape[0], -1), (x.shape[0], x.shape[1:].numel())) and not kwargs:
-        return _flatten(x, 1)
-    return NotImplemented
-
-
-@_known(F.dropout)
-def _dropout(x: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-    return x.with_blocks(F.dropout(x.blocks, p, training)) if isinstance(x, Blocked) else NotImplemented
+    turned = {name: turn(name, value) for name, value in given.items()}
+    out = func(*(turned[n] for n in names[: len(args)]), **{n: turned[n] for n in kwargs})
+    for made in turned.values():
+        if (x := back.get(id(made))) is not None and made.shape != x.shape:
+            raise LeanBayesError(f"{func}: expected out= of shape {tuple(made.shape)}, received {tuple(x.shape)}")
+    return tree_map(lambda t: back.get(id(t), t) if isinstance(t, Tensor) else t, out) if back else out

@@ -1,13 +1,10 @@
-"""Batch normalisation of blocked activations, with the rectifier behind it in the same pass if wanted."""
+"""Batch normalisation of blocked activations, with the sum and the rectifier behind it in the same pass."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
-import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from .buffers import empty
 from .library import call
@@ -62,30 +59,8 @@ def sizes(x: Tensor, batch: int) -> list[int]:
     return [*x.shape[:3], batch]
 
 
-class Normalise(torch.autograd.Function):
-    """A norm of blocks (blocks, positions, channels, lanes) that hold ``batch`` data; rectified if wanted.
-
-    gamma and beta are those of ``norm``, once more, so that the graph sees them.
-    """
-
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, gamma: Tensor | None, beta: Tensor | None, norm: Norm, batch: int, rectify: bool
-    ) -> Tensor:
-        x = x.contiguous()
-        ctx.save_for_backward(x, gamma, beta, norm.mean, norm.variance)
-        ctx.options = norm.eps, norm.own, batch, rectify
-        return finish(x, batch, norm, None, rectify)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        x, gamma, beta, mean, variance = ctx.saved_tensors
-        eps, own, batch, rectified = ctx.options
-        grad, norm = grad.contiguous(), Norm(gamma, beta, mean, variance, eps, own)
-        line, dgamma, dbeta = gradients(x, batch, grad, None, rectified, norm, None)
-        dx = None
-        if ctx.needs_input_grad[0]:
-            dx = empty(x.shape)
-            call("leanbayes_norm_input", sizes(x, batch), x, grad, None, int(rectified), line, dx)
-        return dx, None if gamma is None else dgamma, None if beta is None else dbeta, None, None, None
+def norm_input(x: Tensor, batch: int, grad: Tensor, out: Tensor | None, rectified: bool, line: Tensor) -> Tensor:
+    """The gradient of x from the line that `gradients` found."""
+    dx = empty(x.shape)
+    call("leanbayes_norm_input", sizes(x, batch), x, grad, out, int(rectified), line, dx)
+    return dx

@@ -15,10 +15,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
-from ..kernels import geometry, library
-from ..kernels.blocked import Blocked, blocked
+from ..kernels import geometry, library, operation
+from ..kernels.blocked import Blocked
 from ..kernels.plan import Plan, plan
-from ..kernels.unit import Unit
 from ..posteriors.sparse import Sparse
 from ..sampling import context
 
@@ -48,12 +47,15 @@ def forward(layer: BayesLayer, x: Tensor, estimator: str) -> Tensor | None:
     if _unsuitable_here(layer, x) or unsuitable(layer) is not None:  # in this order: a compiler cannot trace the second
         return None
     shell, bias = layer.shell, layer._parameters.get("bias")
-    flat = isinstance(shell, nn.Linear)
-    outputs = q.shape[0]
-    rows = x.reshape(-1, x.shape[-1]) if flat and x.dim() != 2 else x
-    inputs = blocked(rows)
-    size = (1, inputs.blocks.shape[1]) if flat else (x.shape[2], x.shape[3])
+    if isinstance(shell, nn.Linear):
+        rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
+        size = (1, rows.cell.positions if isinstance(rows, Blocked) else 1)
+        shape: tuple[int, ...] = (len(rows), shell.out_features)
+    else:
+        rows, size = x, (x.shape[2], x.shape[3])
     ready = plan_of(layer, q, size)
+    if not isinstance(shell, nn.Linear):
+        shape = (len(x), q.shape[0], *ready.geometry.out_size)
     seed, sigma = 0, None
     if context.mean_only:
         weight = q.active_mean()
@@ -62,11 +64,8 @@ def forward(layer: BayesLayer, x: Tensor, estimator: str) -> Tensor | None:
     else:
         weight, sigma = q.active_mean(), q.active_std()
         seed = int(torch.randint(2**62, ()))  # torch's generator decides: a seed of the user's repeats a run
-    unit = Unit.of(inputs.blocks, weight, sigma, bias, ready, len(rows), seed)
-    if not flat:
-        return inputs.with_blocks(unit, ready.geometry.out_size)
-    result = Blocked(unit, (len(rows), outputs))
-    return result if x.dim() == 2 else result.plain().view(*x.shape[:-1], outputs)
+    out = operation.apply(rows, weight, sigma, bias, ready, seed, shape)
+    return out if len(shape) == x.dim() else out.view(*x.shape[:-1], shape[1])
 
 
 def density(module: nn.Module) -> float:
@@ -96,17 +95,33 @@ def unsuitable(layer: BayesLayer) -> str | None:
 
 
 def _unsuitable_here(layer: BayesLayer, x: Tensor) -> bool:
-    """Whether this input, or what is running, needs the dense path."""
+    """Whether this input, or what is running, needs the dense path, which also has the errors for wrong shapes."""
     return (
         torch.compiler.is_compiling()
         or not _paths["compiled"]
+        or type(x) not in (Tensor, nn.Parameter, Blocked)  # someone else's tensor, or a traced value
         or torch._C._functorch.maybe_current_level() is not None  # type: ignore[attr-defined]
+        or torch._C._len_torch_dispatch_stack() > 0  # counters and the like want to see torch's operations
+        or torch._C._get_tracing_state() is not None  # type: ignore[attr-defined]
+        or torch.autograd.forward_ad._current_level >= 0
         or torch.is_autocast_enabled("cpu")
         or x.dtype != torch.float32
         or x.device.type != "cpu"
-        or x.dim() < (2 if isinstance(layer.shell, nn.Linear) else 4)  # without a batch
+        or x.layout != torch.strided
         or x.numel() == 0
+        or not _fits(layer.shell, x)
     )
+
+
+def _fits(shell: nn.Module, x: Tensor) -> bool:
+    """Whether the layer can take a batch of this shape at all."""
+    if isinstance(shell, nn.Linear):
+        return x.dim() >= 2 and x.shape[-1] == shell.in_features
+    if not isinstance(shell, nn.Conv2d) or x.dim() != 4 or x.shape[1] != shell.in_channels:
+        return False
+    padding = (0, 0) if isinstance(shell.padding, str) else shell.padding
+    sizes = zip(x.shape[2:], shell.kernel_size, padding, strict=True)
+    return all(n + 2 * p >= k for n, k, p in sizes)
 
 
 @dataclass

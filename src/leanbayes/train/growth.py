@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.grad import conv1d_weight, conv2d_weight, conv3d_weight
 
-from ..kernels.blocked import Blocked
+from ..kernels.blocked import Blocked, Cell
 
 PIECE = 2**20
 """The most numbers of a dense gradient that exist at once."""
@@ -34,17 +34,17 @@ class Activation:
     @classmethod
     def of(cls, x: Tensor) -> Activation:
         """What holds the numbers of an activation."""
-        return cls(x.blocks, tuple(x.shape)) if isinstance(x, Blocked) else cls(x)
+        return cls(x.blocks, tuple(x.shape)) if isinstance(x, Blocked) and x.cell.is_activation else cls(x.detach())
 
     def plain(self) -> Tensor:
         """The tensor without history."""
-        return self.values.detach() if self.shape is None else Blocked(self.values.detach(), self.shape).plain()
+        return self.values if self.shape is None else Cell(self.values, self.shape[0]).plain(torch.Size(self.shape))
 
     def batch_last(self) -> Tensor:
-        """(channels, *size, batch) of one that is blocked, without history; gradients beyond the batch are zero."""
+        """(channels, *size, batch) of one that is blocked, without history."""
         assert self.shape is not None
         channels = self.values.shape[2]
-        return self.values.detach().permute(2, 1, 0, 3).reshape(channels, *self.shape[2:], -1)
+        return self.values.permute(2, 1, 0, 3).reshape(channels, *self.shape[2:], -1)[..., : self.shape[0]]
 
 
 @dataclass(frozen=True)

@@ -157,20 +157,20 @@ class Alternation(Callback):
 
     def _seen(self, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
         """A layer has run: wait for the gradient at its output."""
-        q, out = _weight(layer), Activation.of(output)
-        if not (torch.is_grad_enabled() and out.values.requires_grad):
+        q = _weight(layer)
+        if not (torch.is_grad_enabled() and output.requires_grad):
             return
-        x, shape = Activation.of(args[0] if args else kwargs["input"]), out.shape
+        x = Activation.of(args[0] if args else kwargs["input"])
         self.open[q] = self.open.get(q, 0) + 1
 
         def arrive(grad: Tensor) -> None:  # must not hold the output, which holds its hook: nobody would free them
             self.open[q] -= 1
-            self.arrived.setdefault(q, []).append(Use.of(layer.shell, x, Activation(grad, shape)))
+            self.arrived.setdefault(q, []).append(Use.of(layer.shell, x, Activation.of(grad)))
             # at once, so that the activations can go; but processes have to do it in one order, after the pass
             if self.open[q] == 0 and not _distributed():
                 self._gather(q)
 
-        out.values.register_hook(arrive)
+        output.register_hook(arrive)
 
     @torch.no_grad()
     def _gather(self, q: Sparse) -> None:

@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from tests.kernels.reference import close, doubled
 from torch import nn
 
-from leanbayes.kernels import geometry
+from leanbayes.kernels import geometry, operation
 from leanbayes.kernels.blocked import Blocked, blocked
+from leanbayes.kernels.deferred import Pass
 from leanbayes.kernels.plan import plan
-from leanbayes.kernels.unit import Unit
 
 STAGES = [s for n in range(4) for s in itertools.combinations(("norm", "sum", "rectifier"), n)]
 CONV = nn.Conv2d(6, 10, 3, padding=1, bias=False)
@@ -43,10 +43,10 @@ def fused(stages, batch, training, dtype):
     if dtype == torch.float32:
         x, weight, other = (t.requires_grad_() for t in leaves)
         ready = plan(geometry.of_conv(CONV, (5, 7)), index)
-        unit = Unit.of(blocked(x).blocks, weight, None, None, ready, batch, 0)
-        out = chain(Blocked(unit, (batch, 10, 5, 7)), blocked(other), norm, stages)
+        y = operation.apply(blocked(x), weight, None, None, ready, 0, (batch, 10, 5, 7))
+        out = chain(y, blocked(other), norm, stages)
         assert isinstance(out, Blocked)
-        assert out.unit is not None  # nobody needed the numbers in between
+        assert isinstance(out.cell.held, Pass)  # nobody needed the numbers in between
         y = out.plain()
     else:
         x, weight, other = doubled(leaves)
@@ -78,7 +78,7 @@ def test_an_output_with_two_readers_has_both_gradients():
     for twice in (True, False):
         torch.manual_seed(0)
         x, weight = torch.randn(5, 6, 4, 4), torch.randn(len(index), requires_grad=True)
-        y = Blocked(Unit.of(blocked(x).blocks, weight, None, None, ready, 5, 0), (5, 10, 4, 4))
+        y = operation.apply(x, weight, None, None, ready, 0, (5, 10, 4, 4))
         out = F.relu(y).plain() + y.plain() if twice else F.relu(y.plain()) + y.plain()
         found.append([out, *torch.autograd.grad(out.square().sum(), weight)])
     for a, b in zip(*found, strict=True):
@@ -87,10 +87,11 @@ def test_an_output_with_two_readers_has_both_gradients():
 
 def test_the_graph_is_that_of_the_time_of_the_operation():
     ready = plan(geometry.of_linear(2, 3), torch.tensor([0, 4], dtype=torch.int32))
-    x, weight = blocked(torch.ones(4, 3)).blocks, torch.ones(2, requires_grad=True)
+    x, weight = torch.ones(4, 3), torch.ones(2, requires_grad=True)
     with torch.no_grad():
-        without = Blocked(Unit.of(x, weight, None, None, ready, 4, 0), (4, 2))
-    with_graph = Blocked(Unit.of(x, weight, None, None, ready, 4, 0), (4, 2))
-    assert not torch.relu(without).blocks.requires_grad
+        without = operation.apply(x, weight, None, None, ready, 0, (4, 2))
+    with_graph = operation.apply(x, weight, None, None, ready, 0, (4, 2))
+    assert not torch.relu(without).requires_grad
     with torch.no_grad():
-        assert with_graph.blocks.requires_grad
+        assert not torch.relu(with_graph).requires_grad
+    assert torch.relu(with_graph).requires_grad
