@@ -1,0 +1,51 @@
+"""Predictions for images of many sizes must not fill the memory."""
+
+from __future__ import annotations
+
+import gc
+import resource
+from pathlib import Path
+
+import torch
+from torch import nn
+
+import leanbayes as lb
+
+from .outcome import Outcome
+
+CASES = 1
+MEGABYTES = 200
+
+
+def case(seed: int) -> Outcome:
+    """2,000 predictions over 200 sizes."""
+    grown = growth(predictions=2000, sizes=200, seed=seed)
+    return Outcome(f"memory grew: {grown:.0f} MB" if grown > MEGABYTES else None)
+
+
+def growth(predictions: int, sizes: int, seed: int = 0) -> float:
+    """By how many MB the process has grown at most, from the first predictions to the last."""
+    torch.manual_seed(seed)
+    net = nn.Sequential(
+        nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(256, 10),
+    )  # fmt: skip
+    lb.bayesianize_(net, lb.SparseSubspace(density=0.1))
+    shapes = [(8 + i % 20, 8 + i // 20) for i in range(sizes)]
+    order = [shapes[i % sizes] for i in range(predictions)]
+    start = 0.0
+    for i, size in enumerate([shapes[0], shapes[-1], *order]):
+        lb.predict(net, torch.randn(5, 3, *size), samples=1, seed=i, task="classification")
+        if i == 1:
+            gc.collect()
+            start = _resident()
+    return max(_resident(), _peak()) - start
+
+
+def _resident() -> float:
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize() / 2**20
+
+
+def _peak() -> float:
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
