@@ -31,14 +31,14 @@ class SparseOperation(torch.autograd.Function):
         cell = x.cell if isinstance(x, Blocked) else None
         layout = made.size[0] * made.size[1], made.inputs
         if cell is not None and cell.is_activation and (cell.positions, cell.channels) == layout:
-            blocks, kept = finite_lanes(cell), x
+            blocks = finite_lanes(cell)
         else:
-            blocks = kept = blocks_of(x, *layout)
+            blocks = blocks_of(x, *layout)
         y, slope = both(blocks, mu, sigma, bias, plan, noise, x.shape[0])
         order = plan.backward
-        ctx.save_for_backward(kept, mu, sigma, slope, order.rows, order.offsets, order.slots)
+        ctx.save_for_backward(x, mu, sigma, slope, order.rows, order.offsets, order.slots)
         ctx.plan, ctx.layout, ctx.batch, ctx.shape = plan, layout, x.shape[0], x.shape
-        ctx.blocked, ctx.kept_input = isinstance(x, Blocked), kept is x
+        ctx.blocked = isinstance(x, Blocked)
         return Blocked(Cell(Pass(y, x.shape[0]), x.shape[0]), shape)
 
     @staticmethod
@@ -46,7 +46,7 @@ class SparseOperation(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         x, mu, sigma, slope, *order = ctx.saved_tensors
         made = ctx.plan.geometry
-        x = blocks_of(x, *ctx.layout) if ctx.kept_input else x
+        x = blocks_of(x, *ctx.layout)  # not kept from the forward pass: torch checks that x is still what it was
         outputs = made.out_size[0] * made.out_size[1], made.outputs
         held = grad.cell.held if isinstance(grad, Blocked) and grad.cell.is_activation else None
         if isinstance(held, Upstream) and tuple(held.grad.shape[1:3]) == outputs:

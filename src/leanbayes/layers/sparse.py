@@ -46,6 +46,8 @@ def forward(layer: BayesLayer, x: Tensor, estimator: str) -> Tensor | None:
     q: Any = layer.posteriors["weight"]
     if _unsuitable_here(layer, x) or unsuitable(layer) is not None:  # in this order: a compiler cannot trace the second
         return None
+    if estimator == "flipout" and q.gaussian and not context.mean_only:
+        return None  # signs by datum: no kernel
     shell, bias = layer.shell, layer._parameters.get("bias")
     if isinstance(shell, nn.Linear):
         rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])

@@ -136,7 +136,11 @@ class FactorisedGaussian(Posterior):
 
     def sample(self, noise: Tensor | None = None) -> Tensor:
         """mean + std * noise (Kingma & Welling, 2014, section 2.4)."""
-        return self.mean + self.std * (draw(self) if noise is None else noise)
+        return self.mean + self.deviation(noise)
+
+    def deviation(self, noise: Tensor | None = None) -> Tensor:
+        """A draw minus its mean, std * noise."""
+        return self.std * (draw(self) if noise is None else noise)
 
     def log_prob(self, w: Tensor) -> Tensor:
         """-(w - mean)^2 / (2 std^2) - log std - log(2 pi) / 2."""

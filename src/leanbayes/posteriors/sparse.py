@@ -138,6 +138,10 @@ class SparseGaussian(Sparse, FactorisedGaussian):
         """loc + std * noise in their places."""
         return self.masked(self.spread(self.active_sample(noise)))
 
+    def deviation(self, noise: Tensor | None = None) -> Tensor:
+        """std * noise in their places."""
+        return self.masked(self.spread(std_from_rho(self.rho) * (draw(self) if noise is None else noise)))
+
     def active_sample(self, noise: Tensor | None = None) -> Tensor:
         """loc + std * noise, (n,)."""
         return self.active().sample(draw(self) if noise is None else noise)
