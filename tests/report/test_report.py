@@ -11,9 +11,10 @@ import pytest
 import torch
 
 from leanbayes.errors import ArtifactError
-from leanbayes.evaluate import Classification, Evaluation, compare
+from leanbayes.evaluation import Classification, Evaluation, compare
 from leanbayes.files import write_bytes, write_text
-from leanbayes.report import columns, figure, plots, words
+from leanbayes.report import columns, figure, plots
+from leanbayes.report import summary_text as words
 from leanbayes.report.html import page
 from tests.report.examples import NASTY, classification, regression, rich
 

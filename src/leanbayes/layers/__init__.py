@@ -1,6 +1,6 @@
 """Posterior x torch operation: where weight noise meets data."""
 
+from ..methods.dropout.layer import DropoutLayer, DropoutMask
 from .bayes import BayesLayer
-from .dropout import DropoutLayer, DropoutMask
 
 __all__ = ["BayesLayer", "DropoutLayer", "DropoutMask"]

@@ -92,7 +92,7 @@ class OrderingUnit(nn.Module):
     legacy: as the authors' code has it: masks on the producers' outputs, in front of their norm layers, probabilities
         handed over as if they were logarithms, raw parameters clamped to [-5, 5].
 
-    skip: leave dropped channels out of the arithmetic where that can be done (`leanbayes.layers.narrow`, which sets
+    skip: leave dropped channels out of the arithmetic where that can be done (`leanbayes.methods.nested.narrow`, which sets
         narrows): at set widths, and at widths drawn from fixed tails. Learned ones need to know what the dropped
         channels would have said, for their gradient.
 

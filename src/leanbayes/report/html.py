@@ -7,18 +7,20 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from .._version import __version__
-from . import again, compared, detail, figure, parts, words
+from . import compared, detail, figure, parts
+from . import reproduce_command as again
+from . import summary_text as words
 from .parts import text
 from .table import conditions
 
 if TYPE_CHECKING:
-    from ..evaluate.result import Evaluation
+    from ..evaluation.result import Evaluation
 
 
 def page(evaluations: Sequence[Evaluation], title: str | None = None) -> str:
     """The page as text: no network, no scripts; light and dark, phone and print. Every string of the user is escaped.
 
-    >>> from leanbayes.evaluate import Evaluation
+    >>> from leanbayes.evaluation import Evaluation
     >>> found = page([Evaluation("<b>mlp</b>", "classification", 100, {"accuracy": 0.93})])
     >>> found.startswith("<!DOCTYPE html>"), "<b>mlp</b>" in found, "&lt;b&gt;mlp" in found
     (True, False, True)
