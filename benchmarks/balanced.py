@@ -1,7 +1,7 @@
 """What balanced samples are worth: how many independent ones have the same error, on the embedded digits.
 
-Small networks are trained, patched and mean-field; `leanbayes.prediction.sample_efficiency` says what is measured. The ratios are the
-independent samples that 20 balanced ones are worth, over 20.
+Small networks are trained, patched and mean-field; `leanbayes.prediction.sample_efficiency` says what is
+measured. The ratios are the independent samples that 20 balanced ones are worth, over 20.
 
     python benchmarks/balanced.py
 """

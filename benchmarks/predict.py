@@ -1,8 +1,8 @@
 """What samples cost: with a Bayesian last layer against one forward pass, and a loop over samples against vmap.
 
 A loop over S samples costs S passes; vmap runs what precedes the first random layer once and costs
-prefix + r * S * (1 - prefix) passes. The factor r is measured here for several networks, and `leanbayes.prediction.probe`
-takes its cost rule from it.
+prefix + r * S * (1 - prefix) passes. The factor r is measured here for several networks, and
+`leanbayes.prediction.probe` takes its cost rule from it.
 
 Patches (ensemble model patching) are held against as many separate forward passes of the plain network: with norm
 layers patched the samples are one larger batch, and those that take the same components in their first layers share

@@ -10,6 +10,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from . import moved
 from ._version import __version__
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """Some rooms are called like their verb (predict, evaluate, cost): the name on the package stays the verb."""
+    """Importing a room under its old name (leanbayes.predict) does not replace the function of that name."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not (name in _HOMES and isinstance(value, ModuleType)):
@@ -170,3 +171,4 @@ class _Package(ModuleType):
 
 
 sys.modules[__name__].__class__ = _Package
+moved.install()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class Questions:
+class Options:
     """What is asked beyond the test data themselves."""
 
     ood: dict[str, Any]
@@ -32,7 +32,7 @@ class Questions:
     replicates: int
 
 
-def questions(
+def options(
     task: str,
     loader: Any,
     first: Any,
@@ -46,8 +46,8 @@ def questions(
     replicates: Any,
     samples: int,
     mean_only: bool,
-) -> Questions:
-    """The questions, each of the right kind and fit for the task."""
+) -> Options:
+    """The options, each of the right kind and fit for the task."""
     if ood is not None and not isinstance(ood, Mapping):
         raise EvaluationError(
             f"ood: expected loaders by name, received {type(ood).__name__}; for example ood={{'noise': loader}}"
@@ -69,7 +69,7 @@ def questions(
         pixels = checked_pixels(pixels, first)
     if reference is not None:
         _check_reference(reference, sweep, first)
-    return Questions(
+    return Options(
         {str(label): other for label, other in (ood or {}).items()},
         pixels,
         sweep,

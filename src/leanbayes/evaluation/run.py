@@ -1,4 +1,4 @@
-"""One call that asks a model all the questions, stage by stage, and puts the answers together."""
+"""`evaluate`: all stages of an evaluation in turn, put together to one result."""
 
 from __future__ import annotations
 
@@ -10,17 +10,16 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from .. import batches, config
-from . import arguments, feed
-from . import stages as asking
+from . import arguments, feed, stages
 from .metrics.regression import LEVELS
 from .progress import Bar
 from .result import Evaluation
 from .resume import Outcome, Stages, identity
-from .stages import Asker
+from .stages import Evaluator
 from .summary import findings
 
 if TYPE_CHECKING:
-    from .arguments import Questions
+    from .arguments import Options
     from .attack import Attack
     from .corruption import Corruptions
     from .pixels import Pixels
@@ -88,73 +87,75 @@ def evaluate(
     meaning = resolve_task(model, task)
     (first, _), loader = feed.peek(loader)
     asked = (ood, pixels, corruptions, reference, attack, temperature, selective, replicates, samples, mean_only)
-    questions = arguments.questions(meaning.task, loader, first, *asked)
+    wanted = arguments.options(meaning.task, loader, first, *asked)
     rows = arguments.history(history)
     ignore = ignore_index if ignore_index is not None else getattr(meaning, "ignore_index", None)
     binning = {"bins": bins, "min_count": min_count, "adaptive": adaptive, "ignore_index": ignore}
     options = {"samples": samples, "seed": seed, "chunk": chunk, "mean_only": mean_only}
     with Bar(shown=progress) as bar:
-        asker = Asker(model, meaning, options, binning, tuple(levels), bar)
-        stages = Stages(resume, {} if resume is None else _identity(asker, loader, questions))
+        evaluator = Evaluator(model, meaning, options, binning, tuple(levels), bar)
+        done = Stages(resume, {} if resume is None else _identity(evaluator, loader, wanted))
         try:
-            outcomes = dict(_outcomes(asker, loader, first, questions, stages))
+            outcomes = dict(_outcomes(evaluator, loader, first, wanted, done))
         except KeyboardInterrupt as stop:
             if resume is not None:
-                stop.add_note(f"{len(stages.outcomes)} stages are done; the same call goes on from {os.fspath(resume)}")
+                stop.add_note(f"{len(done.outcomes)} stages are done; the same call goes on from {os.fspath(resume)}")
             raise
         bar.stage("putting it together")
-        return findings(name or type(model).__name__, asker, questions, outcomes, rows)
+        return findings(name or type(model).__name__, evaluator, wanted, outcomes, rows)
 
 
 def _outcomes(
-    asker: Asker, loader: Any, first: Any, questions: Questions, stages: Stages
+    evaluator: Evaluator, loader: Any, first: Any, wanted: Options, done: Stages
 ) -> Iterator[tuple[str, Outcome]]:
     """Every stage in turn, each done once."""
-    bar = asker.bar
-    works = list(_works(asker, loader, first, questions))
+    bar = evaluator.bar
+    works = list(_works(evaluator, loader, first, wanted))
     for stage, amount, _ in works:
-        bar.expect(0 if stages.done(stage) else amount)
-    if questions.attack is not None:
-        behind = asking.SLICE * sum(stage.startswith("attack ") for stage in stages.outcomes)
-        left = max(min(feed.length(loader) or 0, questions.attack.limit or sys.maxsize) - behind, 0)
-        bar.expect(left * asking.work_of_attack(questions.attack, asker.options["samples"]))
+        bar.expect(0 if done.done(stage) else amount)
+    if wanted.attack is not None:
+        behind = stages.SLICE * sum(stage.startswith("attack ") for stage in done.outcomes)
+        left = max(min(feed.length(loader) or 0, wanted.attack.limit or sys.maxsize) - behind, 0)
+        bar.expect(left * stages.work_of_attack(wanted.attack, evaluator.options["samples"]))
     for stage, _, work in works:
         bar.stage(stage.replace("_", " "))
-        yield stage, stages.once(stage, work)
-    if questions.attack is not None and questions.pixels is not None:
+        yield stage, done.once(stage, work)
+    if wanted.attack is not None and wanted.pixels is not None:
         bar.stage("attack")
-        for stage, work in asking.attacked_data(asker, loader, questions.attack, questions.pixels):
-            yield stage, stages.once(stage, work)
+        for stage, work in stages.attacked_data(evaluator, loader, wanted.attack, wanted.pixels):
+            yield stage, done.once(stage, work)
 
 
-def _works(asker: Asker, loader: Any, first: Any, questions: Questions) -> Iterator[tuple[str, int | None, Any]]:
+def _works(evaluator: Evaluator, loader: Any, first: Any, wanted: Options) -> Iterator[tuple[str, int | None, Any]]:
     """The name of each stage, the data it looks at, and what it does."""
     count = feed.length(loader)
-    yield "cost", 0, lambda: asking.costs(asker, first)  # at the start, not after an hour of predictions
-    yield "test data", count, lambda: asking.known_data(asker, loader, scored=bool(questions.ood))
-    for label, other in questions.ood.items():
-        yield f"ood {label}", feed.length(other), lambda a=label, b=other: asking.other_data(asker, a, b)
-    if questions.temperature is not None:
-        amount = (count or 0) + (feed.length(questions.temperature) or 0)
-        yield "temperature", amount, lambda: asking.scaled_data(asker, questions.temperature, loader)
-    if questions.corruptions is not None:
+    yield "cost", 0, lambda: stages.costs(evaluator, first)  # at the start, not after an hour of predictions
+    yield "test data", count, lambda: stages.known_data(evaluator, loader, scored=bool(wanted.ood))
+    for label, other in wanted.ood.items():
+        yield f"ood {label}", feed.length(other), lambda a=label, b=other: stages.other_data(evaluator, a, b)
+    if wanted.temperature is not None:
+        amount = (count or 0) + (feed.length(wanted.temperature) or 0)
+        yield "temperature", amount, lambda: stages.scaled_data(evaluator, wanted.temperature, loader)
+    if wanted.corruptions is not None:
         from .corruption import cells
 
-        amount = min(count or 0, questions.corruptions.limit or sys.maxsize)
-        for kind, severity in cells(questions.corruptions, tuple(batches.first_tensor(first).shape[1:])):
-            cell = (asker, loader, kind, severity, questions.corruptions, questions.pixels)
-            yield f"{kind} {severity}", amount, lambda cell=cell: asking.corrupted_data(*cell)
+        amount = min(count or 0, wanted.corruptions.limit or sys.maxsize)
+        for kind, severity in cells(wanted.corruptions, tuple(batches.first_tensor(first).shape[1:])):
+            cell = (evaluator, loader, kind, severity, wanted.corruptions, wanted.pixels)
+            yield f"{kind} {severity}", amount, lambda cell=cell: stages.corrupted_data(*cell)
 
 
-def _identity(asker: Asker, loader: Any, questions: Questions) -> dict[str, Any]:
-    data = {"test data": loader} | {f"ood {label}": other for label, other in questions.ood.items()}
-    if questions.temperature is not None:
-        data["temperature"] = questions.temperature
+def _identity(evaluator: Evaluator, loader: Any, wanted: Options) -> dict[str, Any]:
+    data = {"test data": loader} | {f"ood {label}": other for label, other in wanted.ood.items()}
+    if wanted.temperature is not None:
+        data["temperature"] = wanted.temperature
     for what, held in data.items():
         feed.repeatable(held, what, "resume=")
     configs = {
-        field: None if (chosen := getattr(questions, field)) is None else config.to_dict(chosen)
+        field: None if (chosen := getattr(wanted, field)) is None else config.to_dict(chosen)
         for field in ("corruptions", "attack", "pixels")
     }
-    levels = {"levels": list(asker.levels)}
-    return identity(asker.model, asker.meaning, {**asker.options, **asker.binning, **levels, **configs}, data)
+    levels = {"levels": list(evaluator.levels)}
+    return identity(
+        evaluator.model, evaluator.meaning, {**evaluator.options, **evaluator.binning, **levels, **configs}, data
+    )

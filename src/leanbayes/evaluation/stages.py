@@ -33,8 +33,8 @@ SLICE = 64
 
 
 @dataclasses.dataclass(frozen=True)
-class Asker:
-    """A model, what its outputs mean, and how it is asked: the same for every question.
+class Evaluator:
+    """A model, its likelihood and the options of its predictions: the same for every stage.
 
     options: of `predict`. binning: of the stream of a classification; levels: of that of a regression.
     """
@@ -75,14 +75,14 @@ class Asker:
         return {"task": self.meaning.task, "likelihood": str(self.meaning), **self.options, **own}
 
 
-def known_data(asker: Asker, loader: Any, *, scored: bool) -> Outcome:
+def known_data(evaluator: Evaluator, loader: Any, *, scored: bool) -> Outcome:
     """Is it right, and does it know: the metrics, curves and points of the test data; scores of doubt where wanted."""
-    answers, scores = asker.stream(), Points()
+    answers, scores = evaluator.stream(), Points()
     count, seconds, engine, mark = 0, 0.0, "", ""
     for inputs, targets in feed.labelled(loader):
         mark = mark or feed.fingerprint((inputs, targets))
         began = time.perf_counter()
-        pred = asker.predict(inputs)
+        pred = evaluator.predict(inputs)
         seconds += time.perf_counter() - began
         engine = pred.engine
         add(answers, pred, targets, count)
@@ -99,28 +99,30 @@ def known_data(asker: Asker, loader: Any, *, scored: bool) -> Outcome:
         "engine": engine,
         "data": f"{count}:{mark}",
     }
-    kept = {f"points/{name}": tensor.float() for name, tensor in _points(asker, answers).items()}
+    kept = {f"points/{name}": tensor.float() for name, tensor in _points(evaluator, answers).items()}
     return Outcome(values, kept | {f"scores/{name}": tensor.float() for name, tensor in scores.compute().items()})
 
 
-def other_data(asker: Asker, name: str, loader: Any) -> Outcome:
+def other_data(evaluator: Evaluator, name: str, loader: Any) -> Outcome:
     """How much does it doubt data of another kind: one score of each sort a datum."""
     points = Points()
     for batch in feed.stream(loader):
         inputs, _ = batches.split(batch)
         if batches.size(inputs):
-            points.update(**_scores(asker.predict(inputs), points.count, f"ood[{name!r}]"))
+            points.update(**_scores(evaluator.predict(inputs), points.count, f"ood[{name!r}]"))
     checks.nonempty(points.count, f"ood[{name!r}]")
     return Outcome({"count": points.count}, {key: tensor.float() for key, tensor in points.compute().items()})
 
 
-def corrupted_data(asker: Asker, loader: Any, name: str, severity: int, config: Corruptions, pixels: Pixels) -> Outcome:
+def corrupted_data(
+    evaluator: Evaluator, loader: Any, name: str, severity: int, config: Corruptions, pixels: Pixels
+) -> Outcome:
     """Does it hold up when the images are spoilt: the metrics of one corruption at one severity."""
     from .corruption import corrupted
 
-    answers, count = asker.stream(), 0
+    answers, count = evaluator.stream(), 0
     for inputs, targets in feed.labelled(corrupted(feed.stream(loader), name, severity, config, pixels)):
-        pred = asker.predict(inputs)
+        pred = evaluator.predict(inputs)
         add(answers, pred, targets, count)
         count += len(pred)
     checks.nonempty(count, f"{name} at severity {severity}")
@@ -135,7 +137,7 @@ def corrupted_data(asker: Asker, loader: Any, name: str, severity: int, config: 
     )
 
 
-def attacked_data(asker: Asker, loader: Any, config: Attack, pixels: Pixels) -> Iterator[tuple[str, Any]]:
+def attacked_data(evaluator: Evaluator, loader: Any, config: Attack, pixels: Pixels) -> Iterator[tuple[str, Any]]:
     """Does it hold up when somebody pushes: names and works, one a slice of the data."""
     from .attack import perturb
 
@@ -143,9 +145,13 @@ def attacked_data(asker: Asker, loader: Any, config: Attack, pixels: Pixels) -> 
 
         def work(start: int = start, inputs: Any = inputs, targets: Any = targets) -> Outcome:
             labels = targets.argmax(1) if targets.ndim > 1 else targets
-            an_iteration = len(labels) * work_of_attack(config, asker.options["samples"]) / max(config.iterations, 1)
-            options: dict[str, Any] = {"config": config, "pixels": pixels, "meaning": asker.meaning, "start": start}
-            trace = perturb(asker.model, inputs, labels, **options, tick=lambda _: asker.bar.advance(an_iteration))
+            an_iteration = (
+                len(labels) * work_of_attack(config, evaluator.options["samples"]) / max(config.iterations, 1)
+            )
+            options: dict[str, Any] = {"config": config, "pixels": pixels, "meaning": evaluator.meaning, "start": start}
+            trace = perturb(
+                evaluator.model, inputs, labels, **options, tick=lambda _: evaluator.bar.advance(an_iteration)
+            )
             fields = ("success", "correct", "entropy", "targets")
             return Outcome({"start": start}, {name: getattr(trace, name).cpu() for name in fields})
 
@@ -161,16 +167,16 @@ def work_of_attack(config: Attack, samples: int) -> float:
     return config.iterations * (3 * config.samples + asked) / samples
 
 
-def scaled_data(asker: Asker, held_out: Any, loader: Any) -> Outcome:
+def scaled_data(evaluator: Evaluator, held_out: Any, loader: Any) -> Outcome:
     """What one temperature, fitted to held-out data, does for the test data."""
     from . import temperature
 
-    options = {key: asker.options[key] for key in ("samples", "seed", "mean_only")}
-    found, meaning = temperature.held_out(asker.model, held_out, task=asker.meaning, **options, progress=False)
-    asker.bar.advance(feed.length(held_out) or 0)
-    answers, count = asker.stream(), 0
+    options = {key: evaluator.options[key] for key in ("samples", "seed", "mean_only")}
+    found, meaning = temperature.held_out(evaluator.model, held_out, task=evaluator.meaning, **options, progress=False)
+    evaluator.bar.advance(feed.length(held_out) or 0)
+    answers, count = evaluator.stream(), 0
     for inputs, targets in feed.labelled(loader):
-        pred = asker.predict(inputs, meaning)
+        pred = evaluator.predict(inputs, meaning)
         add(answers, pred, targets, count)
         count += len(pred)
     metrics = answers.compute()
@@ -178,7 +184,7 @@ def scaled_data(asker: Asker, held_out: Any, loader: Any) -> Outcome:
     return Outcome({"metrics": values, "reliability": answers.curves()["reliability"]})
 
 
-def costs(asker: Asker, inputs: Any) -> Outcome:
+def costs(evaluator: Evaluator, inputs: Any) -> Outcome:
     """Parameters, MACs, bytes and the measured time of a prediction; a note where they cannot be counted.
 
     Quality can be measured all the same, so what cannot be counted does not stop an evaluation.
@@ -188,11 +194,11 @@ def costs(asker: Asker, inputs: Any) -> Outcome:
 
     found, notes = {}, []
     try:
-        counted = cost(asker.model, batches.rows(inputs, 0, 1))
+        counted = cost(evaluator.model, batches.rows(inputs, 0, 1))
         found = {key: getattr(counted, key) for key in ("parameters", "active_parameters", "macs", "bytes")}
     except LeanBayesError as error:
         notes.append(f"The cost could not be counted: {error}")
-    times, how = latency(lambda x: predict(asker.model, x, task=asker.meaning, **asker.options), inputs)
+    times, how = latency(lambda x: predict(evaluator.model, x, task=evaluator.meaning, **evaluator.options), inputs)
     return Outcome({"cost": found | times, "latency": how, "notes": notes})
 
 
@@ -207,10 +213,10 @@ def add(answers: Classification | Regression, pred: Predictive, targets: Any, st
         answers.update(pred.probs, targets)
 
 
-def _points(asker: Asker, answers: Any) -> dict[str, Tensor]:
+def _points(evaluator: Evaluator, answers: Any) -> dict[str, Tensor]:
     """A few scalars a datum. The pixels of a segmentation are not data: they stand and fall with their image."""
     points = getattr(answers, "points", None)
-    return points() if callable(points) and asker.meaning.task != "segmentation" else {}
+    return points() if callable(points) and evaluator.meaning.task != "segmentation" else {}
 
 
 def _scores(pred: Predictive, start: int, name: str) -> dict[str, Tensor]:

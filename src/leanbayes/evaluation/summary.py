@@ -13,39 +13,39 @@ from .result import Evaluation
 from .settings import reproduction
 
 if TYPE_CHECKING:
-    from .arguments import Questions
+    from .arguments import Options
     from .attack import Attack
     from .resume import Outcome
-    from .stages import Asker
+    from .stages import Evaluator
 
 
 def findings(
-    name: str, asker: Asker, questions: Questions, outcomes: dict[str, Outcome], history: list[dict[str, Any]]
+    name: str, evaluator: Evaluator, wanted: Options, outcomes: dict[str, Outcome], history: list[dict[str, Any]]
 ) -> Evaluation:
     """Everything that was found about one model."""
     test = outcomes["test data"]
     points, inside = _part(test, "points/"), _part(test, "scores/")
-    outside = {label: outcomes[f"ood {label}"].tensors for label in questions.ood}
+    outside = {label: outcomes[f"ood {label}"].tensors for label in wanted.ood}
     metrics, curves = dict(test.values["metrics"]), dict(test.values["curves"])
     notes = [*test.values["notes"], *_values(outcomes, "cost", "notes", [])]
 
-    if asker.meaning.task == "classification":
-        found, curve = selective(points, questions.selective)
+    if evaluator.meaning.task == "classification":
+        found, curve = selective(points, wanted.selective)
         metrics |= found
         curves |= curve
     ranks, histograms = out_of_domain.compare_sets(inside, outside)
     metrics |= ranks
     curves |= {"ood": histograms} if histograms else {}
-    if questions.temperature is not None:
+    if wanted.temperature is not None:
         scaled = outcomes["temperature"].values
         metrics |= scaled["metrics"]
         curves["scaled_reliability"] = scaled["reliability"]
-    if questions.corruptions is not None:
-        found, cells, clean = _corruption(asker, questions, outcomes, points)
+    if wanted.corruptions is not None:
+        found, cells, clean = _corruption(evaluator, wanted, outcomes, points)
         metrics |= found
         curves |= {"corruption": cells, "corruption_clean": clean}
-    if questions.attack is not None:
-        found, curve = _attack(questions.attack, outcomes)
+    if wanted.attack is not None:
+        found, curve = _attack(wanted.attack, outcomes)
         metrics |= found
         curves["attack"] = curve
 
@@ -54,15 +54,15 @@ def findings(
         costs["train_seconds"] = float(sum(trained))
     return Evaluation(
         name=name,
-        task=asker.meaning.task,
+        task=evaluator.meaning.task,
         count=test.values["count"],
         metrics=metrics,
         curves=curves,
         cost=costs,
-        settings=_settings(asker, questions, outcomes),
+        settings=_settings(evaluator, wanted, outcomes),
         history=history,
         notes=notes,
-        replicates=_replicates(asker, questions, points, inside, outside),
+        replicates=_replicates(evaluator, wanted, points, inside, outside),
     )
 
 
@@ -87,8 +87,8 @@ def selective(points: dict[str, Tensor], wished: tuple[float, ...]) -> tuple[dic
 
 
 def _replicates(
-    asker: Asker,
-    questions: Questions,
+    evaluator: Evaluator,
+    wanted: Options,
     points: dict[str, Tensor],
     inside: dict[str, Tensor],
     outside: dict[str, dict[str, Tensor]],
@@ -96,16 +96,16 @@ def _replicates(
     """The bootstrap: the metrics again and again, on test data drawn with replacement."""
     from .metrics import bootstrap
 
-    if not questions.replicates or not points:
+    if not wanted.replicates or not points:
         return {}
-    amount: dict[str, Any] = {"replicates": questions.replicates}  # one seed for all: comparisons are paired by it
-    binning: dict[str, Any] = {key: asker.binning[key] for key in ("bins", "min_count", "adaptive")}
-    found = bootstrap.replicates(points, **amount, **binning, accuracies=questions.selective)
+    amount: dict[str, Any] = {"replicates": wanted.replicates}  # one seed for all: comparisons are paired by it
+    binning: dict[str, Any] = {key: evaluator.binning[key] for key in ("bins", "min_count", "adaptive")}
+    found = bootstrap.replicates(points, **amount, **binning, accuracies=wanted.selective)
     return found | bootstrap.set_replicates(inside, outside, **amount)
 
 
 def _corruption(
-    asker: Asker, questions: Questions, outcomes: dict[str, Outcome], points: dict[str, Tensor]
+    evaluator: Evaluator, wanted: Options, outcomes: dict[str, Outcome], points: dict[str, Tensor]
 ) -> tuple[dict[str, float], list[dict[str, Any]], dict[str, float]]:
     """The metrics, the cells, and what the same data gave before they were spoilt."""
     from .corruption import summary
@@ -113,23 +113,23 @@ def _corruption(
     cells = [outcome.values for outcome in outcomes.values() if "severity" in outcome.values]
     test = outcomes["test data"].values
     if len(points["correct"]) == test["count"]:
-        clean = _clean(asker, {key: values[: cells[0]["count"]] for key, values in points.items()})
+        clean = _clean(evaluator, {key: values[: cells[0]["count"]] for key, values in points.items()})
     else:  # of very many data only a random part was kept
         clean = {key: test["metrics"][key] for key in ("accuracy", "nll", "ece")}
-    return *summary(cells, clean, questions.reference), clean
+    return *summary(cells, clean, wanted.reference), clean
 
 
-def _clean(asker: Asker, points: dict[str, Tensor]) -> dict[str, float]:
+def _clean(evaluator: Evaluator, points: dict[str, Tensor]) -> dict[str, float]:
     """Accuracy, NLL and ECE of a few of the test data."""
     from .metrics import calibration
     from .metrics.streams import Bins
 
-    sure, right, bins = points["confidence"], points["correct"], Bins(asker.binning["bins"])
+    sure, right, bins = points["confidence"], points["correct"], Bins(evaluator.binning["bins"])
     bins.update(sure, right)
-    least = asker.binning["min_count"]
+    least = evaluator.binning["min_count"]
     curve = calibration.from_bins(bins, least)
-    if asker.binning["adaptive"]:
-        curve = calibration.equal_mass(sure, right, bins=asker.binning["bins"], min_count=least)
+    if evaluator.binning["adaptive"]:
+        curve = calibration.equal_mass(sure, right, bins=evaluator.binning["bins"], min_count=least)
     means = {"accuracy": float(right.double().mean()), "nll": float(points["nll"].double().mean())}
     return means | {"ece": curve.ece()}
 
@@ -143,18 +143,18 @@ def _attack(config: Attack, outcomes: dict[str, Outcome]) -> tuple[dict[str, flo
     return summary(traces, config)
 
 
-def _settings(asker: Asker, questions: Questions, outcomes: dict[str, Outcome]) -> dict[str, Any]:
+def _settings(evaluator: Evaluator, wanted: Options, outcomes: dict[str, Outcome]) -> dict[str, Any]:
     test = outcomes["test data"].values
-    settings = reproduction({**asker.settings(), "engine": test["engine"], "replicates": questions.replicates})
+    settings = reproduction({**evaluator.settings(), "engine": test["engine"], "replicates": wanted.replicates})
     settings["data"] = test["data"]
-    if questions.ood:
-        settings["ood"] = {label: outcomes[f"ood {label}"].values["count"] for label in questions.ood}
+    if wanted.ood:
+        settings["ood"] = {label: outcomes[f"ood {label}"].values["count"] for label in wanted.ood}
     for field in ("corruptions", "attack", "pixels"):
-        if (chosen := getattr(questions, field)) is not None:
+        if (chosen := getattr(wanted, field)) is not None:
             plain = to_dict(chosen)
             settings[field] = {k: v for k, v in plain.items() if k not in ("kind", "version") and v not in (None, [])}
-    if questions.reference is not None:
-        settings["reference"] = questions.reference.name
+    if wanted.reference is not None:
+        settings["reference"] = wanted.reference.name
     if how := _values(outcomes, "cost", "latency", None):
         settings["latency"] = how
     return settings

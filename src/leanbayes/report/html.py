@@ -7,9 +7,7 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from .._version import __version__
-from . import compared, detail, figure, parts
-from . import reproduce_command as again
-from . import summary_text as words
+from . import compared, detail, figure, parts, reproduce_command, summary_text
 from .parts import text
 from .table import conditions
 
@@ -30,13 +28,13 @@ def page(evaluations: Sequence[Evaluation], title: str | None = None) -> str:
     about = text(f"{first.task} · {conditions(evaluations)}")
     body = [
         f"<header><h1>{text(title)}</h1><p class=meta>{about}</p></header>",
-        f"<div class=summary>{''.join(f'<p>{text(s)}</p>' for s in words.summary(evaluations))}</div>",
+        f"<div class=summary>{''.join(f'<p>{text(s)}</p>' for s in summary_text.summary(evaluations))}</div>",
         compared.quality_and_cost(evaluations),
     ]
     if several:
         body.append(parts.columns(compared.figures(evaluations)))
     body += [detail.model(e, several) for e in evaluations]
-    body += [again.meanings(evaluations), again.reproduce(evaluations)]
+    body += [reproduce_command.meanings(evaluations), reproduce_command.reproduce(evaluations)]
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'

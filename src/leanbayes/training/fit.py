@@ -67,8 +67,8 @@ def fit(
     optimizer: Adam, or a class, a function of the parameters, or an instance. scheduler: a function of the optimizer
     that returns a learning-rate scheduler, stepped each epoch or each step. kl_weight: a number or a schedule of the
     step, say ``warmup(0, 1, steps=5 * len(loader))``. clip: the largest norm of the gradient.
-    early_stopping: a patience in epochs on val_nll, or an `EarlyStopping`. callbacks: see `leanbayes.training.callbacks`.
-    val_samples: draws of the weights in validation.
+    early_stopping: a patience in epochs on val_nll, or an `EarlyStopping`. callbacks: see
+    `leanbayes.training.callbacks`. val_samples: draws of the weights in validation.
 
     checkpoint: a file, replaced atomically after each epoch and every `checkpoint_every` steps. With resume=True a run
     continues from it if it is there; killed at any moment, it ends bit-identical to one that was not (on the same

@@ -14,8 +14,7 @@ from torch import nn
 
 import leanbayes as lb
 from leanbayes.errors import TrainingError
-from leanbayes.methods.sparse import growth
-from leanbayes.methods.sparse import optimizer_state as slots
+from leanbayes.methods.sparse import growth, optimizer_state
 from leanbayes.methods.sparse.alternation import replacement_rate
 from leanbayes.methods.sparse.growth import Activation
 from leanbayes.posteriors.scale import std_from_rho
@@ -147,10 +146,10 @@ def test_growth_takes_the_largest_dense_gradients(method, keep_returning, monkey
 def test_a_weight_that_returns_keeps_its_values():
     index, keep = torch.tensor([4, 7, 9]), torch.tensor([3.0, 1.0, 2.0])
     candidates = torch.tensor([5.0, 1.0]), torch.tensor([0, 1])
-    assert slots.renewed(index, keep, candidates, torch.tensor([0.0, 6.0, 0.5]), 2).tolist() == [4, 7, 0]
-    assert slots.renewed(index, keep, candidates, torch.tensor([0.0, 9.0, 8.0]), 2).tolist() == [4, 7, 9]
-    assert sorted(slots.renewed(index, keep, candidates, None, 2).tolist()) == [0, 1, 4]
-    assert slots.renewed(index, keep, (candidates[0][:1], candidates[1][:1]), None, 3).tolist() == [4, 0, 9]
+    assert optimizer_state.renewed(index, keep, candidates, torch.tensor([0.0, 6.0, 0.5]), 2).tolist() == [4, 7, 0]
+    assert optimizer_state.renewed(index, keep, candidates, torch.tensor([0.0, 9.0, 8.0]), 2).tolist() == [4, 7, 9]
+    assert sorted(optimizer_state.renewed(index, keep, candidates, None, 2).tolist()) == [0, 1, 4]
+    assert optimizer_state.renewed(index, keep, (candidates[0][:1], candidates[1][:1]), None, 3).tolist() == [4, 0, 9]
 
 
 CONVOLUTIONS = {
@@ -364,7 +363,7 @@ def test_other_optimisers_of_torch_are_fine_and_the_question_leaves_no_trace(nam
     optimizer = getattr(torch.optim, name)(model.parameters())
     torch.optim.lr_scheduler.StepLR(optimizer, 1)  # binds the step to the optimiser
     before = copy.deepcopy(model.state_dict())
-    slots.check_optimizer(optimizer, weights(model)[0].loc)
+    optimizer_state.check_optimizer(optimizer, weights(model)[0].loc)
     assert not optimizer.state
     assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
 

@@ -19,7 +19,7 @@ from ...eval_mode import kept_buffers
 from ...posteriors.sparse import Sparse
 from ...sampling import using
 from ...training.callbacks import Callback, State, out_of_order
-from . import optimizer_state as slots
+from . import optimizer_state
 from .growth import Activation, Use, best_places, gradient_pieces
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class Alternation(Callback):
 
     def fit_start(self, state: State) -> None:
         method = self.method
-        slots.check_optimizer(state.optimizer, next(iter(self.weights)).loc)
+        optimizer_state.check_optimizer(state.optimizer, next(iter(self.weights)).loc)
         if state.total_steps is None and (method.schedule != "constant" or method.until < 1):
             raise TrainingError(
                 f"{type(method).__name__}: expected to know how many steps training takes, received a loader of "
@@ -203,11 +203,11 @@ class Alternation(Callback):
         candidates, own = growth
         keep = self.method.keep_scores(q)
         returning = own if self.method.keep_returning else None
-        index = slots.renewed(q.index, keep, candidates, returning, self._count(q))
+        index = optimizer_state.renewed(q.index, keep, candidates, returning, self._count(q))
         if _distributed():
             dist.broadcast(index, 0)  # scores are the same everywhere; the choice is made once all the same
         values = self.method.newcomers(q, index == q.index)
-        return int(slots.overwrite_(q, index, values, state.optimizer).sum())
+        return int(optimizer_state.overwrite_(q, index, values, state.optimizer).sum())
 
 
 def _weight(layer: Any) -> Sparse:
