@@ -21,8 +21,8 @@ from torch import Tensor, nn
 import leanbayes as lb
 from common import parser, publish, result
 from leanbayes.data import load, loaders
-from leanbayes.evaluate.attack import Attack, attack, perturb
-from leanbayes.evaluate.pixels import Pixels
+from leanbayes.evaluation.attack import Attack, attack, perturb
+from leanbayes.evaluation.pixels import Pixels
 from leanbayes.likelihoods import Classification
 
 BUDGETS = {

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from common import parser, publish, result
 from leanbayes.data import load
-from leanbayes.evaluate.corruptions import NAMES, SEVERITIES, corrupt
+from leanbayes.evaluation.corruptions import NAMES, SEVERITIES, corrupt
 
 PROGRAMS = {32: "make_cifar_c.py", 64: "make_tinyimagenet_c.py", 224: "make_imagenet_c.py"}
 DROPPED = {

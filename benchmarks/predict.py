@@ -1,8 +1,8 @@
 """What samples cost: with a Bayesian last layer against one forward pass, and a loop over samples against vmap.
 
 A loop over S samples costs S passes; vmap runs what precedes the first random layer once and costs
-prefix + r * S * (1 - prefix) passes. The factor r is measured here for several networks, and `leanbayes.predict.probe`
-takes its cost rule from it.
+prefix + r * S * (1 - prefix) passes. The factor r is measured here for several networks, and
+`leanbayes.prediction.probe` takes its cost rule from it.
 
 Patches (ensemble model patching) are held against as many separate forward passes of the plain network: with norm
 layers patched the samples are one larger batch, and those that take the same components in their first layers share
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 
 import leanbayes as lb
 from common import RESULTS, interleaved, parser, publish, result, timing
-from leanbayes.predict.probe import probe
+from leanbayes.prediction.probe import probe
 
 LAST_LAYER = "resnet18 last layer"
 
@@ -79,7 +79,7 @@ PATCH_SAMPLES = 200
 
 def patches(quick: bool) -> list[Case]:
     """EMP and ECMP on the norm layers, or on the output layer, of a ResNet-18 and a small PyramidNet; few images."""
-    from leanbayes.methods.patch import norms
+    from leanbayes.methods.patch.config import norms
     from leanbayes.models import pyramidnet_cifar, pyramidnet_small, resnet18_cifar
 
     def resnet() -> nn.Module:

@@ -30,10 +30,10 @@ from torch import Tensor, nn
 import leanbayes as lb
 from common import interleaved, parser, publish, result, timing
 from leanbayes.cli.memory import keep_freed_memory
-from leanbayes.cost import cost, training_bytes
+from leanbayes.costs import cost, training_bytes
 from leanbayes.kernels import library
 from leanbayes.models import build
-from leanbayes.train.callbacks import State, notify
+from leanbayes.training.callbacks import State, notify
 
 PLAIN, DENSE = "plain network", "dense VI"
 LAYOUTS = {"": torch.contiguous_format, ", channels last": torch.channels_last}

@@ -35,7 +35,7 @@ def batch(rows: int, classes: int, generator: torch.Generator) -> tuple[Tensor, 
 
 def work(points: int, classes: int, rows: int, stream: bool) -> dict[str, Any]:
     """Make all batches, feed them to the metrics if wanted, and say what that took; in a process of its own."""
-    from leanbayes.evaluate import Classification
+    from leanbayes.evaluation import Classification
 
     generator = torch.Generator().manual_seed(0)
     metrics = Classification()

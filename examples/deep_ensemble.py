@@ -9,7 +9,7 @@ import torch
 
 import leanbayes as lb
 from leanbayes.data import load, loaders
-from leanbayes.layers.ensemble import member
+from leanbayes.methods.ensemble.layer import member
 from leanbayes.models import mlp
 
 parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])

@@ -10,6 +10,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from . import moved
 from ._version import __version__
 
 if TYPE_CHECKING:
@@ -23,23 +24,22 @@ if TYPE_CHECKING:
     from .compress.width import set_width_ as set_width_
     from .compress.width import truncate_ as truncate_
     from .compress.width import widths as widths
-    from .compress.zero_means import zero_means_ as zero_means_
     from .convert.apply import bayesianize_ as bayesianize_
     from .convert.apply import restore_ as restore_
     from .convert.plan import Plan as Plan
     from .convert.plan import plan as plan
-    from .cost import cost as cost
+    from .costs import cost as cost
     from .errors import LeanBayesError as LeanBayesError
     from .errors import LeanBayesWarning as LeanBayesWarning
-    from .evaluate.attack import Attack as Attack
-    from .evaluate.corruption import Corruptions as Corruptions
-    from .evaluate.pixels import Pixels as Pixels
-    from .evaluate.result import Comparison as Comparison
-    from .evaluate.result import Evaluation as Evaluation
-    from .evaluate.result import compare as compare
-    from .evaluate.run import evaluate as evaluate
-    from .evaluate.several import evaluate_each as evaluate_each
-    from .evaluate.temperature import calibrate_ as calibrate_
+    from .evaluation.attack import Attack as Attack
+    from .evaluation.corruption import Corruptions as Corruptions
+    from .evaluation.pixels import Pixels as Pixels
+    from .evaluation.result import Comparison as Comparison
+    from .evaluation.result import Evaluation as Evaluation
+    from .evaluation.result import compare as compare
+    from .evaluation.run import evaluate as evaluate
+    from .evaluation.several_models import evaluate_each as evaluate_each
+    from .evaluation.temperature import calibrate_ as calibrate_
     from .kl import kl_sum as kl_sum
     from .likelihoods import Classification as Classification
     from .likelihoods import Regression as Regression
@@ -57,8 +57,11 @@ if TYPE_CHECKING:
     from .methods import StructuredPruning as StructuredPruning
     from .methods import Variance as Variance
     from .methods import VariationalDropout as VariationalDropout
-    from .predict.api import predict as predict
-    from .predict.predictive import Predictive as Predictive
+    from .methods.patch.coordinate import CoordinateDescent as CoordinateDescent
+    from .methods.variance.transition import Transition as Transition
+    from .methods.variance.zero_means import zero_means_ as zero_means_
+    from .prediction.api import predict as predict
+    from .prediction.predictive import Predictive as Predictive
     from .priors import LogUniform as LogUniform
     from .priors import Normal as Normal
     from .priors import ScaleMixture as ScaleMixture
@@ -66,46 +69,44 @@ if TYPE_CHECKING:
     from .sampling import using as using
     from .sklearn import BayesClassifier as BayesClassifier
     from .sklearn import BayesRegressor as BayesRegressor
-    from .train.callbacks import Callback as Callback
-    from .train.callbacks import EarlyStopping as EarlyStopping
-    from .train.callbacks import callbacks as callbacks
-    from .train.coordinate import CoordinateDescent as CoordinateDescent
-    from .train.elbo import ELBO as ELBO
-    from .train.fit import fit as fit
-    from .train.follow import follow as follow
-    from .train.natural_gradient import NaturalGradientSGD as NaturalGradientSGD
-    from .train.recalibrate import recalibrate_ as recalibrate_
-    from .train.schedules import warmup as warmup
-    from .train.transition import Transition as Transition
+    from .training.callbacks import Callback as Callback
+    from .training.callbacks import EarlyStopping as EarlyStopping
+    from .training.callbacks import callbacks as callbacks
+    from .training.elbo import ELBO as ELBO
+    from .training.fit import fit as fit
+    from .training.follow import follow as follow
+    from .training.natural_gradient import NaturalGradientSGD as NaturalGradientSGD
+    from .training.recalibrate import recalibrate_ as recalibrate_
+    from .training.schedules import warmup as warmup
 
 _HOMES = {
-    "Attack": "evaluate.attack",
+    "Attack": "evaluation.attack",
     "BayesClassifier": "sklearn",
     "BayesRegressor": "sklearn",
-    "Callback": "train.callbacks",
+    "Callback": "training.callbacks",
     "Classification": "likelihoods",
-    "Comparison": "evaluate.result",
-    "CoordinateDescent": "train.coordinate",
-    "Corruptions": "evaluate.corruption",
+    "Comparison": "evaluation.result",
+    "CoordinateDescent": "methods.patch.coordinate",
+    "Corruptions": "evaluation.corruption",
     "DropConnect": "methods",
     "Dropout": "methods",
-    "ELBO": "train.elbo",
-    "EarlyStopping": "train.callbacks",
+    "ELBO": "training.elbo",
+    "EarlyStopping": "training.callbacks",
     "Ensemble": "methods",
-    "Evaluation": "evaluate.result",
+    "Evaluation": "evaluation.result",
     "LeanBayesError": "errors",
     "LeanBayesWarning": "errors",
     "LogUniform": "priors",
     "MeanField": "methods",
-    "NaturalGradientSGD": "train.natural_gradient",
+    "NaturalGradientSGD": "training.natural_gradient",
     "Nested": "methods",
     "NestedDropout": "methods",
     "Normal": "priors",
     "Patch": "methods",
-    "Pixels": "evaluate.pixels",
+    "Pixels": "evaluation.pixels",
     "Plan": "convert.plan",
     "Point": "methods",
-    "Predictive": "predict.predictive",
+    "Predictive": "prediction.predictive",
     "Regression": "likelihoods",
     "Rigl": "methods",
     "ScaleMixture": "priors",
@@ -113,36 +114,36 @@ _HOMES = {
     "SparseSubspace": "methods",
     "StructuredPruning": "methods",
     "StudentT": "priors",
-    "Transition": "train.transition",
+    "Transition": "methods.variance.transition",
     "Variance": "methods",
     "VariationalDropout": "methods",
     "bayesianize_": "convert.apply",
-    "calibrate_": "evaluate.temperature",
-    "callbacks": "train.callbacks",
-    "compare": "evaluate.result",
-    "cost": "cost",
-    "evaluate": "evaluate.run",
-    "evaluate_each": "evaluate.several",
+    "calibrate_": "evaluation.temperature",
+    "callbacks": "training.callbacks",
+    "compare": "evaluation.result",
+    "cost": "costs",
+    "evaluate": "evaluation.run",
+    "evaluate_each": "evaluation.several_models",
     "extract": "compress.extract",
-    "fit": "train.fit",
-    "follow": "train.follow",
+    "fit": "training.fit",
+    "follow": "training.follow",
     "importance": "compress.width",
     "kappa": "compress.kappa",
     "kl_sum": "kl",
     "likely_width": "compress.width",
     "load": "artifacts",
     "plan": "convert.plan",
-    "predict": "predict.api",
+    "predict": "prediction.api",
     "prune_": "compress.prune",
-    "recalibrate_": "train.recalibrate",
+    "recalibrate_": "training.recalibrate",
     "restore_": "convert.apply",
     "save": "artifacts",
     "set_width_": "compress.width",
     "truncate_": "compress.width",
     "using": "sampling",
-    "warmup": "train.schedules",
+    "warmup": "training.schedules",
     "widths": "compress.width",
-    "zero_means_": "compress.zero_means",
+    "zero_means_": "methods.variance.zero_means",
 }
 
 __all__ = ["__version__", *sorted(_HOMES)]
@@ -162,7 +163,7 @@ def __dir__() -> list[str]:
 
 
 class _Package(ModuleType):
-    """Some rooms are called like their verb (predict, evaluate, cost): the name on the package stays the verb."""
+    """Importing a room under its old name (leanbayes.predict) does not replace the function of that name."""
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not (name in _HOMES and isinstance(value, ModuleType)):
@@ -170,3 +171,4 @@ class _Package(ModuleType):
 
 
 sys.modules[__name__].__class__ = _Package
+moved.install()

@@ -74,8 +74,8 @@ def from_dict(data: Any) -> Any:
 def _announce() -> None:
     """Import the rooms whose configs must be known before anything is decoded."""
     from . import methods, priors  # noqa: F401
-    from .evaluate import attack, corruption, pixels  # noqa: F401
-    from .train import schedules  # noqa: F401
+    from .evaluation import attack, corruption, pixels  # noqa: F401
+    from .training import schedules  # noqa: F401
 
 
 def _encode(value: Any) -> Any:

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor, nn
 
 from .errors import ConfigError
+from .methods.patch.mixture import SIGMA, Mixture
+from .methods.structured_pruning.posterior import TruncatedLogNormal, kl_to_log_uniform
 from .posteriors import FactorisedGaussian, MultiplicativeGaussian, Posterior, ZeroMeanGaussian
 from .posteriors.base import above_zero
-from .posteriors.log_normal import TruncatedLogNormal, kl_to_log_uniform
 from .posteriors.log_uniform import cui, exact, kingma, molchanov, monte_carlo
-from .posteriors.mixture import SIGMA, Mixture
 from .posteriors.sparse import SparseGaussian
 from .posteriors.student_t import expected_log1p_square
 from .priors import LogUniform, Normal, Prior, StudentT

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 from .config import configurable
 
 if TYPE_CHECKING:
-    from .methods.base import Method
+    from .method import Method
 
 M = TypeVar("M", bound="type[Method]")
 _METHODS: dict[str, type[Method]] = {}
@@ -24,7 +24,7 @@ def methods() -> dict[str, type[Method]]:
     """Every registered method by name.
 
     >>> methods()["MeanField"]
-    <class 'leanbayes.methods.mean_field.MeanField'>
+    <class 'leanbayes.methods.mean_field.config.MeanField'>
     """
     from . import methods as _room  # noqa: F401  (importing the room registers what is in it)
 

@@ -18,9 +18,9 @@ from .errors import ConfigError
 from .likelihoods import Classification, Likelihood, Regression
 from .methods import MeanField
 from .models.perceptron import mlp
-from .predict.api import predict
-from .predict.predictive import Predictive
-from .train.fit import fit
+from .prediction.api import predict
+from .prediction.predictive import Predictive
+from .training.fit import fit
 
 if TYPE_CHECKING:
     from .methods import Method

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from leanbayes.cli import DONE, FAILED, USAGE
-from leanbayes.evaluate import Comparison, Evaluation
+from leanbayes.evaluation import Comparison, Evaluation
 
 QUICK = ["--samples", "2", "--replicates", "20"]
 

@@ -14,7 +14,7 @@ from leanbayes.convert.channels import channel_graph
 from leanbayes.convert.record import conversions
 from leanbayes.errors import ConversionError
 from leanbayes.layers.fixed import FixedLayer
-from leanbayes.methods.structured_pruning import prune_channels_
+from leanbayes.methods.structured_pruning.config import prune_channels_
 from leanbayes.registry import methods
 from leanbayes.sampling import sites
 
@@ -81,7 +81,7 @@ def _ensemble():
 
 
 def test_a_member_of_an_ensemble_can_be_extracted():
-    from leanbayes.layers.ensemble import member
+    from leanbayes.methods.ensemble.layer import member
 
     assert type(lb.extract(member(_ensemble(), 1))[0]) is nn.Linear
 

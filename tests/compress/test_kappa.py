@@ -15,7 +15,7 @@ from leanbayes.compress.kappa import frozen, kappa
 from leanbayes.data import load
 from leanbayes.errors import ConfigError, ConversionError, DataError
 from leanbayes.sampling import using
-from leanbayes.train.recalibrate import recalibrate_
+from leanbayes.training.recalibrate import recalibrate_
 
 DIGITS = load("digits")
 X, Y = (t[:80] for t in DIGITS.train.tensors)

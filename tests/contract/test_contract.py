@@ -18,10 +18,10 @@ from leanbayes.convert.record import conversions
 from leanbayes.errors import PredictionError
 from leanbayes.kl import kl, kl_kind, kl_sum
 from leanbayes.layers import BayesLayer
+from leanbayes.methods.sparse.growth import Activation
 from leanbayes.posteriors import Posterior
 from leanbayes.registry import methods
 from leanbayes.sampling import sites
-from leanbayes.train.growth import Activation
 
 from ..snapshots import snapshot
 from .networks import NETWORKS, data

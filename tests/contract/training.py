@@ -3,7 +3,7 @@
 import torch
 
 import leanbayes as lb
-from leanbayes.train.callbacks import State, notify
+from leanbayes.training.callbacks import State, notify
 
 
 def train(model, x, y, steps, wrapped=None):

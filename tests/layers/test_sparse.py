@@ -13,11 +13,11 @@ from leanbayes.kernels.blocked import Blocked, blocked
 from leanbayes.kernels.layout import block
 from leanbayes.layers import sparse as paths
 from leanbayes.layers.bayes import BayesLayer
+from leanbayes.methods.sparse import growth
 from leanbayes.posteriors.scale import std_from_rho
 from leanbayes.posteriors.sparse import SparseGaussian
 from leanbayes.priors import Normal
 from leanbayes.sampling import using
-from leanbayes.train import growth
 from tests.kernels.reference import close, doubled
 
 compiled = pytest.mark.skipif(library.reason() is not None, reason=str(library.reason()))

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import leanbayes as lb
-from leanbayes.evaluate import corruption
+from leanbayes.evaluation import corruption
 from leanbayes.recipes import (
     patch,
     patch_calibration,

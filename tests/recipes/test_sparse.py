@@ -134,7 +134,7 @@ def test_iou_is_that_of_sets():
 
 
 def test_the_published_formula_is_criterion_four_where_precision_allows():
-    from leanbayes.posteriors.criteria import signal_to_noise_of_magnitude
+    from leanbayes.methods.sparse.criteria import signal_to_noise_of_magnitude
 
     mu, sigma = torch.linspace(0.5, 3, 20), torch.ones(20)
     exact = signal_to_noise_of_magnitude(mu, sigma).float()

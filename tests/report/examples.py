@@ -5,9 +5,9 @@ import math
 
 import torch
 
-from leanbayes.evaluate import Classification, Evaluation, Regression, replicates, risk_coverage
-from leanbayes.evaluate.metrics.bootstrap import set_replicates
-from leanbayes.evaluate.metrics.ood import compare_sets
+from leanbayes.evaluation import Classification, Evaluation, Regression, replicates, risk_coverage
+from leanbayes.evaluation.metrics.bootstrap import set_replicates
+from leanbayes.evaluation.metrics.ood import compare_sets
 
 NASTY = "<script>alert('x')</script> & \"$\\frac{1}\" _#2563c9 0.123456 --> ]]> 数 \x07"
 KINDS = ("gaussian_noise", "shot_noise", "motion_blur", "fog", "contrast", "elastic_transform", "jpeg_compression")

@@ -11,9 +11,9 @@ import pytest
 import torch
 
 from leanbayes.errors import ArtifactError
-from leanbayes.evaluate import Classification, Evaluation, compare
+from leanbayes.evaluation import Classification, Evaluation, compare
 from leanbayes.files import write_bytes, write_text
-from leanbayes.report import columns, figure, plots, words
+from leanbayes.report import columns, figure, plots, summary_text
 from leanbayes.report.html import page
 from tests.report.examples import NASTY, classification, regression, rich
 
@@ -173,12 +173,12 @@ def test_numbers_are_written_with_sense(value, kind, text):
 def test_words_about_noise_and_calibration():
     a = Evaluation("a", "classification", 100, {"accuracy": 0.90, "confidence": 0.9, "ece": 0.01, "nll": 0.3})
     b = Evaluation("b", "classification", 100, {"accuracy": 0.91, "confidence": 0.5, "ece": 0.41, "nll": 0.9})
-    both = " ".join(words.summary([a, b]))
+    both = " ".join(summary_text.summary([a, b]))
     assert "within sampling noise" in both
     assert "a gives the truth the most credit" in both
-    assert "taken at its word" in " ".join(words.summary([a]))
-    assert "under-confident" in " ".join(words.summary([b]))
-    assert "too narrow" in " ".join(words.summary([regression(scale=0.2)]))
+    assert "taken at its word" in " ".join(summary_text.summary([a]))
+    assert "under-confident" in " ".join(summary_text.summary([b]))
+    assert "too narrow" in " ".join(summary_text.summary([regression(scale=0.2)]))
 
 
 def test_a_page_is_written_whole_or_not_at_all(tmp_path, monkeypatch):

@@ -5,8 +5,8 @@ from xml.etree import ElementTree
 
 import pytest
 
+from leanbayes.methods.variance.transition import EDGES
 from leanbayes.report import transition
-from leanbayes.train.transition import EDGES
 
 RECORDS = [
     {

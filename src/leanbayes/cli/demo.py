@@ -36,7 +36,7 @@ class Demo:
 
         import torch
 
-        from ..evaluate import Evaluation, compare
+        from ..evaluation import Evaluation, compare
         from ..recipes.baselines import CONTESTANTS, Setting, train_and_evaluate
 
         ood = ("not-digits/letters", "not-digits/photos")

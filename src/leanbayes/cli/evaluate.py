@@ -12,7 +12,7 @@ from ..errors import ConfigError
 from . import checks
 
 if TYPE_CHECKING:
-    from ..evaluate import Comparison, Evaluation
+    from ..evaluation import Comparison, Evaluation
     from .saved import Training
 
 LIMIT, STEP, ITERATIONS = 1000, 0.5, 20
@@ -128,8 +128,8 @@ class Evaluate:
             )
 
     def _evaluate(self) -> Evaluation | Comparison:
-        from ..evaluate import compare
-        from ..evaluate.several import evaluate_rows, rows
+        from ..evaluation import compare
+        from ..evaluation.several_models import evaluate_rows, rows
         from .saved import open_model
 
         names = self._names()
@@ -160,7 +160,7 @@ class Evaluate:
 
     def _questions(self) -> dict[str, Any]:
         """The options of `evaluate` that are the same for all files."""
-        from ..evaluate import Attack, Corruptions, Evaluation
+        from ..evaluation import Attack, Corruptions, Evaluation
 
         limit = self.limit or LIMIT
         options: dict[str, Any] = {"task": self.task, "seed": self.seed, "replicates": self.replicates}
@@ -198,7 +198,7 @@ class Evaluate:
             if asked and (data.task != "classification" or len(data.input_shape) != 3):
                 raise ConfigError(f"{option}: expected a set of images with classes, {name} is not one; drop {option}")
         if self.corruptions is not None or self.attack:
-            from ..evaluate import Pixels
+            from ..evaluation import Pixels
 
             options["pixels"] = Pixels(tuple(data.mean.tolist()), tuple(data.std.tolist()))
         if self.temperature:
@@ -215,7 +215,7 @@ class Evaluate:
 def in_units_of_target(result: Evaluation, scale: float) -> Evaluation:
     """An evaluation of standardised targets, y / scale, in the units of y: errors and widths grow, the density falls.
 
-    >>> from leanbayes.evaluate import Evaluation
+    >>> from leanbayes.evaluation import Evaluation
     >>> in_units_of_target(Evaluation("mlp", "regression", 9, {"rmse": 0.5, "coverage.0.9": 0.88}), 4.0).metrics
     {'rmse': 2.0, 'coverage.0.9': 0.88}
     """

@@ -14,7 +14,7 @@ import tyro
 from . import checks
 
 if TYPE_CHECKING:
-    from ..predict import Predictive
+    from ..prediction import Predictive
     from .saved import Training
 
 SHOWN = 20

@@ -15,9 +15,9 @@ from ..convert.record import conversions
 from ..convert.trace import original
 from ..errors import ConversionError
 from ..layers.bayes import BayesLayer
-from ..layers.channel_noise import ChannelNoiseLayer
 from ..layers.fixed import FixedLayer
-from ..methods.rigl import Rigl
+from ..methods.sparse.rigl import Rigl
+from ..methods.structured_pruning.layer import ChannelNoiseLayer
 from ..ordering.unit import units
 from ..posteriors.base import Posterior
 from ..posteriors.sparse import Sparse, SparsePoint
@@ -136,7 +136,7 @@ def _check(model: nn.Module) -> None:
         if not getattr(module, "has_mean", True):
             raise ConversionError(
                 f"{name or type(model).__name__}: an ensemble is several networks, and the mean of their weights is "
-                "none of them; take one with leanbayes.layers.ensemble.member(model, number)"
+                "none of them; take one with leanbayes.methods.ensemble.layer.member(model, number)"
             )
 
 

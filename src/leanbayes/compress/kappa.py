@@ -15,10 +15,10 @@ from torch import Tensor, nn
 
 from .. import batches
 from ..errors import ConfigError, ConversionError, DataError
+from ..eval_mode import undisturbed
 from ..layers.bayes import BayesLayer
 from ..posteriors.base import Posterior
 from ..sampling import mix, using
-from ..undisturbed import undisturbed
 from . import curvature
 
 Method = Literal["auto", "exact", "gauss-newton", "hutchinson"]
@@ -60,7 +60,7 @@ def kappa(
     >>> {name: tuple(values.shape) for name, values in found.items()}
     {'0.weight': (8, 4)}
     """
-    from ..predict import resolve_task
+    from ..prediction import resolve_task
 
     _check(method, probes, num_data)
     chosen = _chosen(model, layers)
@@ -198,7 +198,7 @@ def _check(method: Any, probes: Any, num_data: Any) -> None:
 
 
 def _stream(loader: Any, progress: bool) -> Iterator[Any]:
-    from ..evaluate.feed import stream
+    from ..evaluation.feed import stream
 
     if not progress:
         return stream(loader)

@@ -11,7 +11,7 @@ from torch import nn
 
 from ..config import to_dict
 from ..errors import ConversionError
-from ..methods.base import Method
+from ..method import Method
 from .selectors import Rule, Rules, no_match, parse
 
 NORMS = (

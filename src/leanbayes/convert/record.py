@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 if TYPE_CHECKING:
-    from ..methods.base import Method
+    from ..method import Method
 
 _KEY = "_leanbayes"
 
@@ -55,7 +55,7 @@ def conversions(model: nn.Module) -> dict[str, Method]:
     >>> conversions(model)
     {'0': Dropout(rate=0.5)}
     """
-    from ..methods.base import Method
+    from ..method import Method
 
     found = ((name, m.__dict__.get("method")) for name, m in model.named_modules())
     return {name: method for name, method in found if isinstance(method, Method)}

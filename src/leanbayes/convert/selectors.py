@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 from torch import nn
 
 from ..errors import ConversionError
-from ..methods.base import Method
+from ..method import Method
 
 Selector: TypeAlias = "type[nn.Module] | str | nn.Module | Callable[[str, nn.Module], bool]"
 Rules: TypeAlias = "Method | Mapping[Selector, Method | None]"

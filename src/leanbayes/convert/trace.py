@@ -20,8 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor, fx, nn
 
 from ..errors import ConversionError
+from ..eval_mode import kept_buffers, undisturbed
 from ..sampling import using
-from ..undisturbed import kept_buffers, undisturbed
 
 
 @dataclass(frozen=True)

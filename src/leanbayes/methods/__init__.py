@@ -1,19 +1,19 @@
 """The methods: one algorithm a file. Importing this room registers them all, without importing torch."""
 
-from .base import Method
-from .drop_connect import DropConnect
-from .dropout import Dropout
-from .ensemble import Ensemble
-from .mean_field import MeanField
-from .nested import Nested
-from .nested_dropout import NestedDropout
-from .patch import Patch
-from .point import Point
-from .rigl import Rigl
-from .sparse_subspace import SparseSubspace
-from .structured_pruning import StructuredPruning
-from .variance import Variance
-from .variational_dropout import VariationalDropout
+from ..method import Method
+from .dropout.config import Dropout
+from .ensemble.config import Ensemble
+from .mean_field.config import MeanField
+from .nested.config import Nested
+from .nested.dropout import NestedDropout
+from .patch.config import Patch
+from .patch.drop_connect import DropConnect
+from .patch.point import Point
+from .sparse.rigl import Rigl
+from .sparse.subspace import SparseSubspace
+from .structured_pruning.config import StructuredPruning
+from .variance.config import Variance
+from .variational_dropout.config import VariationalDropout
 
 __all__ = [
     "DropConnect",

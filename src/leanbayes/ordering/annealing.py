@@ -1,7 +1,7 @@
 """A temperature that falls with the training step.
 
-A schedule is any function of the step. A straight line and half a cosine are `leanbayes.train.schedules.warmup`, which
-goes down as well as up: ``warmup(2.0, 0.5, steps=1000, shape="cosine")``.
+A schedule is any function of the step. A straight line and half a cosine are `leanbayes.training.schedules.warmup`,
+which goes down as well as up: ``warmup(2.0, 0.5, steps=1000, shape="cosine")``.
 """
 
 from __future__ import annotations

@@ -92,9 +92,9 @@ class OrderingUnit(nn.Module):
     legacy: as the authors' code has it: masks on the producers' outputs, in front of their norm layers, probabilities
         handed over as if they were logarithms, raw parameters clamped to [-5, 5].
 
-    skip: leave dropped channels out of the arithmetic where that can be done (`leanbayes.layers.narrow`, which sets
-        narrows): at set widths, and at widths drawn from fixed tails. Learned ones need to know what the dropped
-        channels would have said, for their gradient.
+    skip: leave dropped channels out of the arithmetic where that can be done (`leanbayes.methods.nested.narrow`,
+        which sets narrows): at set widths, and at widths drawn from fixed tails. Learned ones need the outputs of
+        dropped channels for their gradient.
 
     width: how many nodes are kept, 0 to sample. limit: how many there are to sample from (see `truncate_`).
     rescale: whether a set width multiplies what it keeps by its keep probability (B.2). All three are host state, which

@@ -25,7 +25,7 @@ from ..methods import (
 from .base import Jobs, Metrics, Row, recipe
 
 if TYPE_CHECKING:
-    from ..evaluate import Evaluation
+    from ..evaluation import Evaluation
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..methods import Nested, NestedDropout, VariationalDropout
-from ..methods.nested import WEIGHTS
+from ..methods.nested.config import WEIGHTS
 from . import workload
 from .base import Jobs, Metrics
 from .workload import Run
@@ -176,7 +176,7 @@ def _optimiser(setting: Setting, kind: str, model: nn.Module) -> tuple[Any, Any,
     """An optimiser, its schedule, and for how many epochs."""
     import torch
 
-    from ..train.natural_gradient import NaturalGradientSGD
+    from ..training.natural_gradient import NaturalGradientSGD
 
     run = setting.run
     if not setting.natural:
@@ -216,9 +216,9 @@ def at_width(
 def quality(setting: Setting, model: nn.Module, data: DataSet, seed: int, **options: Any) -> Metrics:
     """Accuracy, loss and calibration on the test part, and how well entropy tells the other domain."""
     from ..data import load
-    from ..evaluate.metrics import calibration, classification
-    from ..evaluate.metrics.ood import aupr, auroc
-    from ..predict import predict
+    from ..evaluation.metrics import calibration, classification
+    from ..evaluation.metrics.ood import aupr, auroc
+    from ..prediction import predict
 
     options = {"chunk": workload.ROWS * setting.samples, **options}
     if not options.get("mean_only"):

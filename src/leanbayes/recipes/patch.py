@@ -118,7 +118,7 @@ def load(run: Run) -> DataSet:
 def rules(run: Run, model: nn.Module) -> Any:
     """What `bayesianize_` is given; None for the vanilla network."""
     from ..methods import Dropout, Patch
-    from ..methods.patch import norms, norms_and_output
+    from ..methods.patch.config import norms, norms_and_output
 
     if run.method == "vanilla":
         return None
@@ -190,14 +190,14 @@ def validation_loss(jobs: Jobs, run: Run, seed: int, data: DataSet) -> float:
 
 def probabilities(model: nn.Module, inputs: Tensor, samples: int, seed: int) -> Tensor:
     """Class probabilities (N, C), averaged over samples."""
-    from ..predict import predict
+    from ..prediction import predict
 
     return predict(model, inputs, task="classification", samples=samples, seed=seed).probs
 
 
 def scores(probs: Tensor, targets: Tensor) -> Metrics:
     """Accuracy, calibration (20 bins, those with 5 data or fewer left out), loss and Brier score."""
-    from ..evaluate.metrics import brier, calibration, classification
+    from ..evaluation.metrics import brier, calibration, classification
 
     return {
         "accuracy": classification.accuracy(probs, targets),

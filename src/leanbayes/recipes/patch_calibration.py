@@ -116,7 +116,7 @@ def top(probs: Tensor, targets: Tensor, count: int = 5) -> float:
 
 def curve(probs: Tensor, targets: Tensor) -> Metrics:
     """The bins of the calibration curve that count."""
-    from ..evaluate.metrics.calibration import reliability
+    from ..evaluation.metrics.calibration import reliability
 
     found: Metrics = {}
     shown = reliability(probs, targets, **BINS)
@@ -129,7 +129,7 @@ def curve(probs: Tensor, targets: Tensor) -> Metrics:
 
 def _scaled(model: nn.Module, data: DataSet) -> Metrics:
     """The metrics of a plain network whose logits are divided by the temperature that suits the validation part."""
-    from ..evaluate.temperature import calibrate_
+    from ..evaluation.temperature import calibrate_
 
     scaled = copy.deepcopy(model)
     temperature = calibrate_(scaled, data.val.tensors, task="classification", samples=1, progress=False)

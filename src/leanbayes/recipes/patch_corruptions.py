@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from ..data import DataSet
-    from ..evaluate.corruption import Cell
+    from ..evaluation.corruption import Cell
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ def relative(run: Metrics, reference: Metrics) -> Metrics:
     import math
 
     from ..errors import EvaluationError
-    from ..evaluate.corruption import ce, relative_ce
+    from ..evaluation.corruption import ce, relative_ce
 
     (errors, clean), (others, other_clean) = _errors(run), _errors(reference)
     losses = [sum(error - start for error in each.values()) for each, start in ((errors, clean), (others, other_clean))]
@@ -133,8 +133,8 @@ def _measured(jobs: Jobs, sweep: Sweep, method: str, seed: int) -> Metrics:
 
 def swept(model: nn.Module, data: DataSet, sweep: Sweep, seed: int) -> Metrics:
     """Metrics of every corruption at every severity, and of the clean images."""
-    from ..evaluate.corruption import Corruptions, cells, corrupted
-    from ..evaluate.pixels import Pixels
+    from ..evaluation.corruption import Corruptions, cells, corrupted
+    from ..evaluation.pixels import Pixels
 
     inputs, targets = (part[: sweep.limit] for part in data.test.tensors)
     pixels = Pixels(tuple(data.mean.tolist()), tuple(data.std.tolist()))

@@ -35,7 +35,7 @@ def outputs_of(models: Sequence[nn.Module], x: Tensor, samples: int) -> Tensor:
     """What every sample of every model says, (samples, rows, 1), in units of the standardised target."""
     import torch
 
-    from ..predict import predict
+    from ..prediction import predict
 
     said = [predict(model, x, samples=samples, seed=0, task="regression").samples for model in models]
     return torch.cat(said)

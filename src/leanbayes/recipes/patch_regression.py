@@ -167,7 +167,7 @@ def network(method: str, features: int, hidden: int, rate: float = 0.0) -> nn.Se
 
     import leanbayes as lb
 
-    from ..methods.patch import norms
+    from ..methods.patch.config import norms
 
     if method == "mean-field":
         model = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, 1))
@@ -191,7 +191,7 @@ def measured(task: Task, method: str, setting: Setting, tell: Callable[[str], No
     """The metrics of all splits, the number of the split before the name of each."""
     import torch
 
-    from ..train.recalibrate import recalibrate_
+    from ..training.recalibrate import recalibrate_
 
     torch.manual_seed(0)
     data = splits_of(task)

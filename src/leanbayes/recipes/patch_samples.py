@@ -131,7 +131,7 @@ def prefixes(
     """Class probabilities averaged over the first samples, for every size, from one prediction."""
     import torch
 
-    from ..predict import predict
+    from ..prediction import predict
 
     parts: dict[int, list[Tensor]] = {size: [] for size in sizes}
     for block in inputs.split(workload.ROWS):

@@ -56,7 +56,7 @@ def stacked(models: Sequence[nn.Sequential]) -> Stack:
     from torch.func import stack_module_state
 
     from ..convert.trace import original
-    from ..posteriors.mixture import Assignment
+    from ..methods.patch.mixture import Assignment
     from ..sampling import sites
 
     parameters, buffers = stack_module_state(list(models))
@@ -251,7 +251,7 @@ def _dropout(stack: Stack, name: str, x: Tensor, noise: Noise) -> Tensor:
 
 def _widths(layers: Mapping[str, nn.Module]) -> dict[str, int]:
     """The features that each layer is given."""
-    from ..layers.narrow import features
+    from ..methods.nested.narrow import features
 
     width, found = next(filter(None, (features(layer, "inputs") for layer in layers.values()))), {}
     for name, layer in layers.items():

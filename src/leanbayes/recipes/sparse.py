@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from ..data import DataSet
-    from ..train.history import History
+    from ..training.history import History
 
 SCALES = (".rho", ".scale.loc", ".scale.log_std")  # parameters that set the noise
 
@@ -216,7 +216,7 @@ def convert_(model: nn.Module, run: Run) -> None:
 
 def kl_weight(run: Run, count: int) -> Any:
     """A number, or its rise from 0 over the first share of the steps that `count` data make."""
-    from ..train.schedules import warmup
+    from ..training.schedules import warmup
 
     steps = round(run.warmup * run.epochs * math.ceil(count / run.batch_size))
     return warmup(0, run.kl_weight, steps=steps) if steps else run.kl_weight

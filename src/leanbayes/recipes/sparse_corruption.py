@@ -72,9 +72,9 @@ def rows(preset: str, jobs: Jobs) -> Iterator[Row]:
 
 def measured(model: nn.Module, data: DataSet, sweep: Sweep, seed: int) -> Metrics:
     """All metrics by severity, the mean over corruptions."""
-    from ..evaluate.corruption import Corruptions, cells, corrupted
-    from ..evaluate.pixels import Pixels
-    from ..predict import predict
+    from ..evaluation.corruption import Corruptions, cells, corrupted
+    from ..evaluation.pixels import Pixels
+    from ..prediction import predict
 
     inputs, targets = (part[: sweep.limit] for part in data.test.tensors)
     pixels = Pixels(tuple(data.mean.tolist()), tuple(data.std.tolist()))

@@ -65,7 +65,7 @@ def _named(density: float) -> tuple[str, float]:
 
 def measured(measure: Measure) -> Metrics:
     """All networks, step by step in turns."""
-    from ..cost import cost, training_bytes
+    from ..costs import cost, training_bytes
 
     setting = measure.setting
     runs = {"plain network": setting.run, "dense VI": setting.dense()}

@@ -21,14 +21,14 @@ from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-from ..methods.sparse_subspace import REMOVALS, SparseSubspace
+from ..methods.sparse.subspace import REMOVALS, SparseSubspace
 from .base import Jobs, Metrics, Row, recipe
 from .sparse import Run, Setting, digits, mlp, network, published, seeds
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from ..train.callbacks import State
+    from ..training.callbacks import State
 
 SETTINGS: dict[str, Setting] = {"smoke": digits(), "cpu": mlp(seeds=2), "paper": published("cifar100")}
 STDS = (0.001, 0.003, 0.01)
@@ -112,9 +112,9 @@ class Overlaps:
 
     def after_backward(self, state: State) -> None:
         """Before the step: what is removed after it is not there any more for callbacks that come later."""
+        from ..methods.sparse.alternation import replacement_rate
         from ..posteriors.scale import std_from_rho
         from ..posteriors.sparse import SparseGaussian
-        from ..train.subspace import replacement_rate
 
         method, step = self.method, state.step + 1
         if step % method.interval or state.total_steps is None:
@@ -139,7 +139,7 @@ def removals(mu: Tensor, sigma: Tensor, count: int, lam: float) -> dict[str, Ten
     """
     import torch
 
-    from ..posteriors.criteria import removal_score
+    from ..methods.sparse.criteria import removal_score
 
     scores = {name: removal_score(name, mu, sigma, lam) for name in REMOVALS} | {PUBLISHED: as_published(mu, sigma)}
     return {

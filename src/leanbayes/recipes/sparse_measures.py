@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 def quality(model: nn.Module, data: DataSet, samples: int, seed: int) -> Metrics:
     """Accuracy, loss and both calibration errors on the test part."""
-    from ..predict import predict
+    from ..prediction import predict
 
     inputs, targets = data.test.tensors
     options: dict[str, Any] = {"samples": samples, "seed": seed, "chunk": workload.ROWS * samples}
@@ -26,7 +26,7 @@ def quality(model: nn.Module, data: DataSet, samples: int, seed: int) -> Metrics
 
 def scores(probs: Any, targets: Any) -> Metrics:
     """Of predictions that have been made."""
-    from ..evaluate.metrics import calibration, classification, classwise
+    from ..evaluation.metrics import calibration, classification, classwise
 
     return {
         "accuracy": classification.accuracy(probs, targets),
@@ -38,7 +38,7 @@ def scores(probs: Any, targets: Any) -> Metrics:
 
 def size(model: nn.Module, data: DataSet, run: Run) -> Metrics:
     """Numbers in use, the share of weights, and nominal operations of the whole training against those of dense VI."""
-    from ..cost import cost
+    from ..costs import cost
 
     example = data.test.tensors[0][:1]
     own, plain = cost(model, example), cost(workload.network(run, data), example)
@@ -58,7 +58,7 @@ def weights_in_all(model: nn.Module) -> int:
 
 def weights_in_use(model: nn.Module) -> int:
     """How many of the weights are left, each counted once whatever numbers describe it."""
-    from ..layers.channel_noise import ChannelNoiseLayer
+    from ..methods.structured_pruning.layer import ChannelNoiseLayer
     from ..posteriors.base import Posterior
     from ..posteriors.sparse import Sparse
 
@@ -82,7 +82,7 @@ def pruned_(model: nn.Module) -> nn.Module:
     from ..compress.prune import prune_
     from ..convert.record import conversions
     from ..errors import LeanBayesWarning
-    from ..methods.structured_pruning import prune_channels_
+    from ..methods.structured_pruning.config import prune_channels_
 
     methods = list(conversions(model).values())
     if any(isinstance(method, VariationalDropout) for method in methods):

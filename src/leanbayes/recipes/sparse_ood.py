@@ -82,7 +82,7 @@ def rows(preset: str, jobs: Jobs) -> Iterator[Row]:
 def measured(model: nn.Module, data: DataSet, table: Table, seed: int) -> Metrics:
     """Quality on the test part, and how well its entropy tells each of the other sets."""
     from ..data import load
-    from ..evaluate.metrics.ood import aupr, auroc
+    from ..evaluation.metrics.ood import aupr, auroc
 
     samples = table.setting.samples
     inside = entropy(model, data.test.tensors[0], samples, seed)
@@ -96,7 +96,7 @@ def measured(model: nn.Module, data: DataSet, table: Table, seed: int) -> Metric
 
 def entropy(model: nn.Module, inputs: Tensor, samples: int, seed: int) -> Tensor:
     """Of the predictive, (N,)."""
-    from ..predict import predict
+    from ..prediction import predict
 
     options: dict[str, Any] = {"samples": samples, "seed": seed, "chunk": workload.ROWS * samples}
     return predict(model, inputs, task="classification", **options).entropy

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from ..data import DataSet
-    from ..train.history import History
+    from ..training.history import History
 
 
 def trained(run: Run, seed: int, **options: Any) -> tuple[nn.Module, DataSet, History]:
@@ -52,7 +52,7 @@ def trained(run: Run, seed: int, **options: Any) -> tuple[nn.Module, DataSet, Hi
 def accuracy(model: nn.Module, data: DataSet, **options: Any) -> float:
     """Of the test part; the options are those of `predict`."""
     from ..errors import LeanBayesWarning
-    from ..predict import predict
+    from ..prediction import predict
 
     inputs, targets = data.test.tensors
     with warnings.catch_warnings():
@@ -73,7 +73,7 @@ def procedures(model: nn.Module, data: DataSet, samples: int, seed: int) -> Metr
 
 def swapped_accuracy(model: nn.Module, data: DataSet, samples: int, seed: int) -> Metrics:
     """Ensemble accuracy once the means of all variance layers are set to 0 (equation 11)."""
-    from ..compress.zero_means import zero_means_
+    from ..methods.variance.zero_means import zero_means_
 
     swapped = copy.deepcopy(model)
     zero_means_(swapped)
@@ -82,7 +82,7 @@ def swapped_accuracy(model: nn.Module, data: DataSet, samples: int, seed: int) -
 
 def recalibrated_accuracy(model: nn.Module, data: DataSet, images: int = 10_000) -> Metrics:
     """Accuracy at the means once BatchNorm's statistics have been re-estimated there."""
-    from ..train.recalibrate import recalibrate_
+    from ..training.recalibrate import recalibrate_
 
     again = recalibrate_(copy.deepcopy(model), data.train, at="means", data=images)
     return {"deterministic, recalibrated": accuracy(again, data, mean_only=True)}
@@ -123,9 +123,9 @@ def elbo(model: nn.Module, data: DataSet, seed: int) -> Metrics:
     import torch
     import torch.nn.functional as F
 
+    from ..eval_mode import undisturbed
     from ..kl import kl_sum
     from ..sampling import mix
-    from ..undisturbed import undisturbed
 
     inputs, targets = data.train.tensors
     total = 0.0

@@ -131,8 +131,8 @@ def _key(setting: Setting, family: str) -> dict[str, Any]:
 
 def _family(setting: Setting, family: str, seed: int) -> Metrics:
     """Train the networks of a family and attack them as one and as several."""
-    from ..evaluate.pixels import Pixels
-    from ..layers.ensemble import member
+    from ..evaluation.pixels import Pixels
+    from ..methods.ensemble.layer import member
 
     model, data, _ = trained(training(setting, family), seed)
     single, several = FAMILIES[family]
@@ -154,7 +154,7 @@ def _family(setting: Setting, family: str, seed: int) -> Metrics:
 
 
 def _attacked(setting: Setting, model: nn.Module, data: Any, pixels: Any, seed: int, mean_only: bool) -> dict[str, Any]:
-    from ..evaluate.attack import Attack, attack
+    from ..evaluation.attack import Attack, attack
 
     config = Attack(
         step=setting.step,

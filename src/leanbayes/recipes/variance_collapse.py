@@ -119,7 +119,7 @@ def _means(row: Mapping[str, Any]) -> Metrics:
 
 def _end_to_end(setting: Setting, run: Run, jobs: Jobs) -> Row:
     def measure(model: nn.Module, data: DataSet, seed: int) -> Metrics:
-        from ..train.transition import log_alphas
+        from ..methods.variance.transition import log_alphas
 
         return {
             "log alpha": log_alphas(model)[setting.layer],
@@ -161,7 +161,7 @@ def _long(setting: Setting, run: Run, jobs: Jobs) -> Iterator[Row]:
 def _recorded(setting: Setting, run: Run, jobs: Jobs) -> Metrics:
     """All records of the long run, the epoch before the name of each number."""
     from ..data import load
-    from ..train.transition import Transition
+    from ..methods.variance.transition import Transition
 
     test = load(run.data, val_fraction=0).test.tensors
     watch = Transition(test, every=setting.every, samples=setting.samples)
@@ -187,7 +187,7 @@ def _one_alpha(
 
     import leanbayes as lb
 
-    from ..train.transition import accuracies
+    from ..methods.variance.transition import accuracies
 
     network, data, inputs, test_inputs = features()
     labels, test_labels = data.train.tensors[1][: len(inputs)], data.test.tensors[1]
@@ -224,8 +224,8 @@ def signal_and_offset(model: nn.Module, inputs: Tensor) -> Metrics:
     With f_nk the logit of class k for image n, centred over k: signal is the root mean square of f_nk - mean_n f_nk,
     offset that of mean_n f_nk. A network whose offset exceeds its signal says the same class for every image.
     """
+    from ..eval_mode import undisturbed
     from ..sampling import using
-    from ..undisturbed import undisturbed
 
     with undisturbed(model), using(mean_only=True):
         logits = model(inputs).double()
@@ -241,7 +241,7 @@ def _features(model: nn.Module, layer: str, data: DataSet, limit: int | None) ->
     """What the layer reads, for all training and test images."""
     import torch
 
-    from ..undisturbed import undisturbed
+    from ..eval_mode import undisturbed
 
     children = dict(model.named_children())
     before = torch.nn.Sequential(*list(children.values())[: list(children).index(layer)])
@@ -272,7 +272,7 @@ def _head(network: nn.Module, layer: str, affine: bool) -> nn.Module:
 
 def _at_means(model: nn.Module, inputs: Tensor, data: DataSet) -> float:
     """Deterministic accuracy once BatchNorm's statistics are those of the network at the means."""
-    from ..train.recalibrate import recalibrate_
+    from ..training.recalibrate import recalibrate_
 
     other = copy.deepcopy(model)
     recalibrate_(other, (inputs,), at="means")

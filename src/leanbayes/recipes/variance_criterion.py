@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from ..data import DataSet
-    from ..train.callbacks import State
+    from ..training.callbacks import State
 
 LENET = Run("mnist", "lenet5", {"batch_norm": True, "bias": False, "activation": "softplus"})
 SHARES = (0.0, 0.5, 0.8, 0.9, 0.95, 0.98, 0.99, 0.995)
@@ -125,7 +125,7 @@ def _run(setting: Setting, jobs: Jobs) -> Metrics:
     """Everything that is measured, named "kind|where|what"."""
     from ..compress.kappa import kappa
     from ..data import load
-    from ..train.transition import Transition
+    from ..methods.variance.transition import Transition
 
     run = setting.run
     data = load(run.data, val_fraction=0)

@@ -7,7 +7,7 @@ import math
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from ..evaluate.result import Evaluation
+    from ..evaluation.result import Evaluation
 
 Better = Literal["higher", "lower", "nominal", "none"]
 Kind = Literal["percent", "number", "rank", "amount", "bytes", "seconds"]
@@ -42,7 +42,7 @@ class Column:
     def interval(self, evaluation: Evaluation) -> str:
         """The 95 % interval from low to high, nothing where there is none.
 
-        >>> from leanbayes.evaluate import Evaluation
+        >>> from leanbayes.evaluation import Evaluation
         >>> e = Evaluation("a", "classification", 100, {"ece": 0.1}, replicates={"ece": [0.08, 0.1, 0.12]})
         >>> Column("ece", "ECE", "lower", "number", "").interval(e)
         '0.0810–0.1190'

@@ -11,8 +11,8 @@ from .column import written as written
 from .metrics import COSTS, DECLINE, MAIN, METRICS, RANKS, SCORES
 
 if TYPE_CHECKING:
-    from ..evaluate.metrics.intervals import Difference
-    from ..evaluate.result import Evaluation
+    from ..evaluation.metrics.intervals import Difference
+    from ..evaluation.result import Evaluation
 
 Mark = Literal["best", "noise"]
 
@@ -64,7 +64,7 @@ def split_rank(key: str) -> tuple[str, str, str]:
 def best(column: Column, evaluations: Sequence[Evaluation]) -> set[int]:
     """The rows that hold the best value, all that are written alike; none where nothing is compared.
 
-    >>> from leanbayes.evaluate import Evaluation
+    >>> from leanbayes.evaluation import Evaluation
     >>> rows = [Evaluation(n, "classification", 100, {"accuracy": a}) for n, a in [("a", 0.91), ("b", 0.93)]]
     >>> best(quality(rows)[0], rows)
     {1}
@@ -81,7 +81,7 @@ def best(column: Column, evaluations: Sequence[Evaluation]) -> set[int]:
 def marks(column: Column, evaluations: Sequence[Evaluation]) -> dict[int, Mark]:
     """The best row of a column, and those whose difference to it is within noise (95 % bootstrap, paired where it can).
 
-    >>> from leanbayes.evaluate import Evaluation
+    >>> from leanbayes.evaluation import Evaluation
     >>> rows = [Evaluation(n, "classification", 100, {"accuracy": a}) for n, a in [("a", 0.91), ("b", 0.93)]]
     >>> marks(quality(rows)[0], rows)  # no replicates, so nothing is known of the noise
     {1: 'best'}
@@ -98,7 +98,7 @@ def marks(column: Column, evaluations: Sequence[Evaluation]) -> dict[int, Mark]:
 
 def noise_of(metric: str, a: Evaluation, b: Evaluation) -> Difference | None:
     """The difference of two models with its 95 % bootstrap interval; None where there are no replicates."""
-    from ..evaluate.result import Comparison
+    from ..evaluation.result import Comparison
 
     if not (metric in a.replicates and metric in b.replicates and metric in a.metrics and metric in b.metrics):
         return None

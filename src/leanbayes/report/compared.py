@@ -10,7 +10,7 @@ from .column import Column
 from .parts import text
 
 if TYPE_CHECKING:
-    from ..evaluate.result import Evaluation
+    from ..evaluation.result import Evaluation
 
 
 def quality_and_cost(evaluations: Sequence[Evaluation]) -> str:

@@ -9,7 +9,7 @@ from . import parts, plots, stress
 from .sections import sections
 
 if TYPE_CHECKING:
-    from ..evaluate.result import Evaluation
+    from ..evaluation.result import Evaluation
 
 COVERAGE = (
     "On the dashed line, 90 % of the truths lie inside the 90 % intervals. Below it, the intervals are too narrow."

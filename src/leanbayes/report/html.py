@@ -7,18 +7,18 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from .._version import __version__
-from . import again, compared, detail, figure, parts, words
+from . import compared, detail, figure, parts, reproduce_command, summary_text
 from .parts import text
 from .table import conditions
 
 if TYPE_CHECKING:
-    from ..evaluate.result import Evaluation
+    from ..evaluation.result import Evaluation
 
 
 def page(evaluations: Sequence[Evaluation], title: str | None = None) -> str:
     """The page as text: no network, no scripts; light and dark, phone and print. Every string of the user is escaped.
 
-    >>> from leanbayes.evaluate import Evaluation
+    >>> from leanbayes.evaluation import Evaluation
     >>> found = page([Evaluation("<b>mlp</b>", "classification", 100, {"accuracy": 0.93})])
     >>> found.startswith("<!DOCTYPE html>"), "<b>mlp</b>" in found, "&lt;b&gt;mlp" in found
     (True, False, True)
@@ -28,13 +28,13 @@ def page(evaluations: Sequence[Evaluation], title: str | None = None) -> str:
     about = text(f"{first.task} · {conditions(evaluations)}")
     body = [
         f"<header><h1>{text(title)}</h1><p class=meta>{about}</p></header>",
-        f"<div class=summary>{''.join(f'<p>{text(s)}</p>' for s in words.summary(evaluations))}</div>",
+        f"<div class=summary>{''.join(f'<p>{text(s)}</p>' for s in summary_text.summary(evaluations))}</div>",
         compared.quality_and_cost(evaluations),
     ]
     if several:
         body.append(parts.columns(compared.figures(evaluations)))
     body += [detail.model(e, several) for e in evaluations]
-    body += [again.meanings(evaluations), again.reproduce(evaluations)]
+    body += [reproduce_command.meanings(evaluations), reproduce_command.reproduce(evaluations)]
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'

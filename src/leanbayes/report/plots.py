@@ -11,7 +11,7 @@ from .figure import GRID, INK, MUTED, SURFACE, canvas, colour, label, legend, pe
 from .metrics import SCORES
 
 if TYPE_CHECKING:
-    from ..evaluate.result import Evaluation
+    from ..evaluation.result import Evaluation
 
 
 def reliability(curve: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from .column import Column, Kind
 from .metrics import ATTACKED, CALIBRATION, DECLINE, HUMAN, RANKS, SCALED, SCORES, SPOILT
 
 if TYPE_CHECKING:
-    from ..evaluate.result import Evaluation
+    from ..evaluation.result import Evaluation
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Section:
 def sections(e: Evaluation) -> Iterator[Section]:
     """The tables that the evaluation fills, in the order in which one would ask.
 
-    >>> from leanbayes.evaluate import Evaluation
+    >>> from leanbayes.evaluation import Evaluation
     >>> metrics = {"accuracy": 0.9, "selective.coverage.0.99": 0.8}
     >>> [(found.title, found.rows) for found in sections(Evaluation("mlp", "classification", 100, metrics))]
     [('Quality', [('Accuracy', '90.0 %')]), ('Answering only when sure', [('99 %', '80.0 %', '–')])]

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from ..evaluate.result import Evaluation
+    from ..evaluation.result import Evaluation
 
 MARKS = {"best": ("*", "bold green"), "noise": ("~", "green")}
 

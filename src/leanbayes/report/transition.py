@@ -1,7 +1,7 @@
 """The figures of variance networks: the phase transition in training, kappa, sparse ensembles, and the collapse.
 
-Plain lists and dictionaries in, an SVG string out. The numbers come from `leanbayes.train.transition.Transition` or
-from the recipes variance-criterion and variance-collapse.
+Plain lists and dictionaries in, an SVG string out. The numbers come from
+`leanbayes.methods.variance.transition.Transition` or from the recipes variance-criterion and variance-collapse.
 """
 
 from __future__ import annotations

@@ -1,0 +1,315 @@
+"""Saving a model and loading it again: one safetensors file, JSON in its header, no pickle.
+
+The header holds what the tensors alone do not say: which layer was converted by which method, what the outputs mean,
+which tensors are tied, and a digest of the whole file. Loading checks all of it before the model is touched.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import _version, config
+from ..convert import record
+from ..errors import ArtifactError
+from ..files import write_bytes
+from . import container
+
+
+def save(
+    model: nn.Module, path: str | os.PathLike[str], *, task: Any = None, metadata: Mapping[str, Any] | None = None
+) -> Path:
+    """Write a model, Bayesian or plain, to one safetensors file, atomically.
+
+    It holds the state_dict, the methods by layer, the likelihood it was fitted to, and `metadata`: what JSON can say.
+    task: that likelihood, where a loop of your own trained the model and `follow` was not told: ``elbo.likelihood``.
+    What is not in the state_dict is not saved: the class of the model, non-persistent buffers, train() or eval().
+
+    >>> import tempfile
+    >>> import leanbayes as lb
+    >>> model = nn.Sequential(nn.Linear(4, 2))
+    >>> _ = lb.bayesianize_(model, lb.MeanField())
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = save(model, folder + "/model.safetensors", metadata={"data": "digits"})
+    ...     fresh = load(path, into=nn.Sequential(nn.Linear(4, 2)))
+    >>> bool((fresh[0].posteriors["weight"].rho == model[0].posteriors["weight"].rho).all())
+    True
+    """
+    from .. import likelihoods
+    from ..compress.slicing import sizes
+    from ..methods.patch.layer import torn
+
+    container.name_of(path)
+    bare = _bare(model)
+    if (method := torn(bare)) is not None:
+        raise ArtifactError(
+            f"expected one assignment for all layers of {method}, received several, since parts of the model were "
+            "converted in calls of their own, which a file cannot tell apart; convert the model in one call, or its "
+            "parts by methods that differ"
+        )
+    state = _state(bare)
+    aliases = _aliases(state)
+    found = record.get(bare)
+    said = None if task is None else likelihoods.likelihood(task).to_dict()
+    document = {
+        "leanbayes": _version.__version__,
+        "torch": str(torch.__version__),
+        "conversions": {name: config.to_dict(method) for name, method in record.conversions(bare).items()},
+        "likelihood": said if task is not None else None if found is None else found.likelihood,
+        **({"temperatures": found.temperatures} if found is not None and found.temperatures else {}),
+        **({"sliced": cut} if (cut := sizes(bare)) else {}),
+        "aliases": aliases,
+        "metadata": _plain(metadata),
+    }
+    tensors = {name: _dense(tensor) for name, tensor in state.items() if name not in aliases}
+    return write_bytes(path, container.pack(tensors, document))
+
+
+def load(path: str | os.PathLike[str], *, into: nn.Module) -> nn.Module:
+    """Make a model the one that was saved, in place, and return it.
+
+    into: a plain model of the same architecture, which is converted as the saved one was, or one that already is. Where
+        `extract` has cut channels out, an architecture of the whole size is cut likewise.
+
+    All or nothing: a file that is damaged, foreign, newer than this version, or does not fit raises an ArtifactError
+    and leaves the model as it was; that takes the memory of a second model while it runs. No code in a file is run.
+
+    >>> load("no.safetensors", into=nn.Linear(4, 2))
+    Traceback (most recent call last):
+    leanbayes.errors.ArtifactError: no.safetensors: expected a readable file ...
+    """
+    bare = _bare(into)
+    where = container.name_of(path)
+    tensors, document = container.read(path)
+    methods = _methods(document, where)
+    likelihood = _likelihood(document, where)
+    temperatures = _temperatures(document, where)
+    aliases = _ties(document, tensors, where)
+    present = _state(bare)
+    with _undone_on_error(bare, present, where):
+        _resize(bare, document, where)
+        _convert(bare, methods, where)
+        full = {**tensors, **{name: tensors[first] for name, first in aliases.items()}}
+        _add_masks(bare, full)
+        _check_fit(_state(bare), full, aliases, where)
+        bare.load_state_dict(full, strict=True)
+        if likelihood is not None or record.get(bare) is not None:
+            record.ensure(bare).likelihood = likelihood
+            record.ensure(bare).temperatures = temperatures
+    return into
+
+
+def inspect(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """What a file says about itself: its header alone is read, so damage to the tensors is not noticed.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     header = inspect(save(nn.Linear(4, 2), folder + "/a.safetensors"))
+    >>> header["format"], header["conversions"], header["tensors"]["weight"]
+    ('leanbayes', {}, {'dtype': 'F32', 'shape': [2, 4]})
+    """
+    document, tensors = container.read_header(path)
+    return {**document, "tensors": tensors}
+
+
+def _methods(document: dict[str, Any], where: str) -> dict[str, Any]:
+    from ..method import Method
+
+    methods = {}
+    for name, data in _mapping(document, "conversions", where).items():
+        try:
+            methods[name] = config.from_dict(data)
+        except Exception as error:  # whatever an ill-made config stumbles over
+            raise ArtifactError(f"{where}: layer {name!r}: {error}; import what registers the method") from error
+        if not isinstance(methods[name], Method):
+            raise ArtifactError(f"{where}: layer {name!r}: expected a method, received {data['kind']!r}")
+    return methods
+
+
+def _ties(document: dict[str, Any], tensors: dict[str, Tensor], where: str) -> dict[str, str]:
+    aliases = _mapping(document, "aliases", where)
+    for name, first in aliases.items():
+        if name in tensors or not isinstance(first, str) or first not in tensors:
+            raise ArtifactError(f"{where}: expected {name!r} to be tied to a stored tensor, received {first!r:.60}")
+    return aliases
+
+
+def _mapping(document: dict[str, Any], key: str, where: str) -> dict[str, Any]:
+    if not isinstance(data := document.get(key), dict):
+        raise ArtifactError(f"{where}: expected a mapping as {key!r}, received {data!r:.60}")
+    return data
+
+
+def _likelihood(document: dict[str, Any], where: str) -> dict[str, Any] | None:
+    from .. import likelihoods
+
+    if (data := document.get("likelihood")) is not None:
+        try:
+            likelihoods.from_dict(data)
+        except Exception as error:
+            raise ArtifactError(f"{where}: likelihood: {error}") from error
+    return data
+
+
+def _temperatures(document: dict[str, Any], where: str) -> dict[str, float]:
+    """Those of calibrated widths; files without nested networks have none."""
+    data = document.get("temperatures", {})
+    fine = isinstance(data, dict) and all(isinstance(t, (int, float)) and 0 < t < math.inf for t in data.values())
+    if not fine:
+        raise ArtifactError(f"{where}: expected a mapping of temperatures above 0, received {data!r:.60}")
+    return {name: float(value) for name, value in data.items()}
+
+
+def _convert(model: nn.Module, methods: dict[str, Any], where: str) -> None:
+    """Convert the named layers, unless they already are and by these methods."""
+    from ..convert.apply import bayesianize_
+
+    have = record.conversions(model)
+    if have == methods:
+        return
+    if have:
+        odd = next(name for name in [*have, *methods] if have.get(name) != methods.get(name))
+        raise ArtifactError(
+            f"{where}: layer {odd!r}: expected {methods.get(odd, 'a plain layer')}, the model has "
+            f"{have.get(odd, 'a plain layer')}; load into a fresh plain model, or restore_ this one first"
+        )
+    modules = dict(model.named_modules())
+    if unknown := next((name for name in methods if name not in modules), None):
+        raise ArtifactError(
+            f"{where}: expected a layer {unknown!r} in the model, found none; build the architecture that was saved"
+        )
+    with torch.random.fork_rng(devices=[]):  # methods may initialise afresh; what they draw is overwritten
+        bayesianize_(model, {modules[name]: method for name, method in methods.items()})
+
+
+def _resize(model: nn.Module, document: dict[str, Any], where: str) -> None:
+    """Cut modules to the sizes that `extract` had left them, unless they have these."""
+    from ..compress.slicing import resize_, sizes
+
+    have = sizes(model)
+    for name, options in _mapping({"sliced": {}, **document}, "sliced", where).items():
+        if have.get(name) == options:
+            continue
+        try:
+            resize_(model.get_submodule(name), options)
+        except Exception as error:  # whatever ill-made sizes stumble over
+            raise ArtifactError(f"{where}: module {name!r}: {error}") from error
+
+
+def _add_masks(model: nn.Module, full: dict[str, Tensor]) -> None:
+    """Give every posterior that was pruned when saved a mask for `load_state_dict` to fill."""
+    from ..posteriors.base import Posterior
+
+    for name, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, Posterior) and module.keep is None and f"{name}.keep" in full:
+            module.keep = torch.ones(module.shape, dtype=torch.bool, device=module.device)
+
+
+def _check_fit(have: dict[str, Tensor], full: dict[str, Tensor], aliases: dict[str, str], where: str) -> None:
+    """Names, shapes, dtypes and ties of the file are those of the model."""
+    if missing := next((name for name in have if name not in full), None):
+        raise ArtifactError(f"{where}: the model has {missing!r}, the file does not; build the model that was saved")
+    if extra := next((name for name in full if name not in have), None):
+        raise ArtifactError(f"{where}: the file has {extra!r}, the model does not; build the model that was saved")
+    for name, tensor in have.items():
+        if full[name].shape != tensor.shape:
+            raise ArtifactError(
+                f"{where}: {name}: expected shape {tuple(tensor.shape)} as in the model, received "
+                f"{tuple(full[name].shape)}; build the model that was saved"
+            )
+        if full[name].dtype != tensor.dtype:
+            raise ArtifactError(
+                f"{where}: {name}: expected {tensor.dtype} as in the model, received {full[name].dtype}; "
+                f"model.to({full[name].dtype}) first"
+            )
+    ties = _aliases(have)
+    if odd := next((name for name in [*ties, *aliases] if ties.get(name) != aliases.get(name)), None):
+        here, there = (f"tied to {t[odd]!r}" if odd in t else "on its own" for t in (ties, aliases))
+        raise ArtifactError(f"{where}: {odd!r} is {here} in the model and {there} in the file; tie both or neither")
+
+
+@contextlib.contextmanager
+def _undone_on_error(model: nn.Module, present: dict[str, Tensor], where: str) -> Iterator[None]:
+    """Put structure and values of a model back if the block fails, and say so in an ArtifactError."""
+    structure = [(m, dict(vars(m)), dict(m._modules), dict(m._buffers)) for m in model.modules()]
+    own = {id(tensor): tensor.detach() for tensor in present.values()}.values()
+    values = [(tensor, tensor.clone()) for tensor in own]
+    try:
+        yield
+    except BaseException as error:
+        for module, attributes, children, buffers in structure:
+            vars(module).clear()
+            vars(module).update(attributes)
+            module._modules.update(children)
+            module._buffers.update(buffers)
+        with torch.no_grad():
+            for tensor, value in values:
+                if not torch.equal(tensor, value):
+                    tensor.copy_(value)
+        if isinstance(error, ArtifactError) or not isinstance(error, Exception):
+            raise
+        raise ArtifactError(f"{where}: does not fit the model, which is unchanged: {error}") from error
+
+
+def _bare(model: nn.Module) -> nn.Module:
+    """The model inside wrappers that put a prefix before every name."""
+    if not isinstance(model, nn.Module):
+        raise ArtifactError(f"expected an nn.Module, received {type(model).__name__}")
+    if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        return _bare(model.module)
+    return _bare(model._modules["_orig_mod"]) if "_orig_mod" in model._modules else model  # type: ignore[arg-type]
+
+
+def _state(model: nn.Module) -> dict[str, Tensor]:
+    """The state_dict, its tensors themselves, checked to hold values."""
+    for name, parameter in model.named_parameters():
+        if isinstance(parameter, nn.parameter.UninitializedParameter):
+            raise ArtifactError(f"{name} has no shape yet; run one batch through the lazy module first")
+    state = model.state_dict(keep_vars=True)
+    for name, tensor in state.items():
+        if not isinstance(tensor, Tensor):
+            raise ArtifactError(
+                f"{name}: expected a tensor, received {type(tensor).__name__} (the module's get_extra_state), which "
+                "would need a pickle; keep it in a buffer instead"
+            )
+        if tensor.is_meta:
+            raise ArtifactError(f"{name} is on the meta device and holds no values; model.to_empty(device='cpu') first")
+        if tensor.layout != torch.strided or tensor.is_quantized:
+            raise ArtifactError(f"{name}: expected a dense tensor, received a sparse or quantised one; .to_dense() it")
+    return state
+
+
+def _aliases(state: dict[str, Tensor]) -> dict[str, str]:
+    """Names of tensors that are another one under a second name, with the first name."""
+    first: dict[Any, str] = {}
+    found = {}
+    for name, tensor in state.items():
+        key: Any = id(tensor)
+        if tensor.numel():
+            key = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
+        if (owner := first.setdefault(key, name)) != name:
+            found[name] = owner
+    return found
+
+
+def _dense(tensor: Tensor) -> Tensor:
+    return tensor.detach().cpu().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+
+
+def _plain(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+    if metadata is not None and not (isinstance(metadata, Mapping) and all(isinstance(k, str) for k in metadata)):
+        raise ArtifactError(f"metadata: expected a mapping with text as keys, received {metadata!r:.60}")
+    try:
+        return json.loads(json.dumps(dict(metadata or {}), allow_nan=False))  # type: ignore[no-any-return]
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ArtifactError(
+            f"metadata: expected what JSON can say ({error}); use text, numbers, lists, mappings"
+        ) from error

@@ -1,0 +1,229 @@
+"""Counting what a model costs, layer by layer: it runs once under torch's counter of operations."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils.flop_counter import FlopCounterMode
+
+from .. import batches
+from ..convert.trace import original, untouched
+from ..errors import DataError
+from ..eval_mode import undisturbed
+from ..layers.sparse import dense_path, density, unsuitable
+from ..methods.dropout.layer import DropoutMask
+from ..methods.nested.layer import Share, shares
+from ..methods.patch.assignment import Assignment
+from ..ordering.unit import OrderingUnit
+from ..posteriors.base import Posterior
+from ..sampling import taking_part, watching
+from .bill import Cost, LayerCost
+
+
+def cost(model: nn.Module, example_input: Any) -> Cost:
+    """Count what a model, Bayesian or plain, costs; it runs once, in eval mode, and is left as it was.
+
+    example_input: a batch of inputs: a tensor, a tuple of positional arguments or a mapping of named ones.
+
+    >>> found = cost(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)), torch.zeros(8, 4))
+    >>> found.parameters, found.macs, found.bytes
+    (23, 18, 92)
+    """
+    size = batches.size(example_input)
+    if size == 0:
+        raise DataError("cost: expected a batch of one or more inputs, received an empty one")
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    with untouched(model), _every_operation_seen(model), _macs_by_module(model) as macs, dense_path():
+        try:
+            batches.call(model, batches.to(example_input, device))
+        except Exception as error:  # whatever a forward may raise on inputs that do not fit
+            first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise DataError(
+                f"cost: {type(model).__name__} cannot run on the example input: {first}; check its shape, dtype and "
+                f"how many arguments forward takes"
+            ) from error
+    with _shapes_known(model, batches.to(batches.rows(example_input, 0, 1), device)):
+        states = [_states(module) for module in taking_part(model) if getattr(module, "is_site", False)]
+    masked = shares(model, masked=True)
+    for module in macs:
+        macs[module] = round(macs[module] * density(module) * masked.get(module, Share()).of(2))
+    layers = tuple(_layers(model, macs, shares(model), size))
+    return Cost(
+        parameters=sum(layer.parameters for layer in layers),
+        trainable_parameters=sum(p.numel() for p in model.parameters() if p.requires_grad),
+        active_parameters=sum(layer.active_parameters for layer in layers),
+        macs=sum(layer.macs for layer in layers),
+        bytes=sum(layer.bytes for layer in layers),
+        sites=sum(getattr(module, "is_site", False) for module in taking_part(model)),
+        batch_size=size,
+        layers=layers,
+        plain_parameters=plain_parameters(model),
+        random_numbers=sum(n for n, _ in states),
+        ensemble_log10=math.fsum(log10 for _, log10 in states),
+    )
+
+
+def plain_parameters(model: nn.Module) -> int:
+    """The parameters that the network has without its posteriors, one number for a weight; tied ones count once.
+
+    >>> import leanbayes as lb
+    >>> model = nn.Sequential(nn.Linear(4, 3))
+    >>> _ = lb.bayesianize_(model, lb.MeanField())
+    >>> plain_parameters(model), sum(p.numel() for p in model.parameters())
+    (15, 30)
+    """
+    found: dict[int, int] = {}
+    inside: set[int] = set()
+    for module in taking_part(model):
+        if isinstance(module, Posterior) or getattr(module, "is_site", False):
+            inside.update(id(part) for part in module.modules())
+            found[id(module)] = math.prod(module.shape) if isinstance(module, Posterior) else 0
+        elif id(module) not in inside:
+            found.update({id(p): p.numel() for p in module._parameters.values() if p is not None})
+    return sum(found.values())
+
+
+@contextlib.contextmanager
+def _every_operation_seen(model: nn.Module) -> Iterator[None]:
+    """Switch off the fused attention and recurrent kernels: what happens inside of them cannot be counted."""
+    recurrent = torch.backends.mkldnn.enabled
+    if any(isinstance(module, nn.RNNBase) for module in model.modules()):  # convolutions are faster with it
+        torch.backends.mkldnn.enabled = False  # type: ignore[assignment]
+    try:
+        with sdpa_kernel(SDPBackend.MATH):
+            yield
+    finally:
+        torch.backends.mkldnn.enabled = recurrent
+
+
+@contextlib.contextmanager
+def _macs_by_module(model: nn.Module) -> Iterator[dict[nn.Module, int]]:
+    """Yield what will hold the multiply-accumulates of every module, without those of the submodules it calls."""
+    own = dict.fromkeys(model.modules(), 0)
+    counter = FlopCounterMode(display=False)
+    stack = [0]  # for every module being run, what the modules it called have cost so far
+    starts: list[int] = []
+
+    def enter(module: nn.Module, args: Any) -> None:
+        if module not in own:  # called but not registered: counted where it is called
+            return
+        starts.append(counter.get_total_flops())
+        stack.append(0)
+
+    def leave(module: nn.Module, args: Any, output: Any) -> None:
+        if module not in own:
+            return
+        whole = counter.get_total_flops() - starts.pop()
+        own[module] += (whole - stack.pop()) // 2  # a multiply-accumulate is two operations
+        stack[-1] += whole
+
+    with counter:
+        # global hooks: the model's own are not touched
+        handles = [register_module_forward_pre_hook(enter), register_module_forward_hook(leave)]
+        try:
+            yield own
+        finally:
+            for handle in handles:
+                handle.remove()
+
+
+def _layers(
+    model: nn.Module, macs: dict[nn.Module, int], kept: dict[nn.Module, Share], batch_size: int
+) -> Iterator[LayerCost]:
+    """A row for every module that holds or does something itself, in the model's order; nothing is counted twice."""
+    seen: set[int] = set()  # tensors
+    inside: set[nn.Module] = set()  # modules that are part of a row
+    for name, module in model.named_modules():
+        if module in inside:
+            continue
+        shell = original(module)
+        members = list(module.modules()) if shell is not module or hasattr(module, "active_parameters") else [module]
+        members = [member for member in members if member not in inside]
+        inside.update(members)
+        active = _active(members, set(seen), kept.get(module, Share()))
+        parameters = _new([p for member in members for p in member._parameters.values()], seen)
+        buffers = _new([b for member in members for b in member._buffers.values()], seen)
+        row = LayerCost(
+            name=name or type(model).__name__,
+            kind=type(module).__name__ if shell is module else f"{type(module).__name__}({type(shell).__name__})",
+            parameters=sum(p.numel() for p in parameters),
+            active_parameters=active,
+            macs=round(sum(macs[member] for member in members) / batch_size),
+            bytes=sum(t.numel() * t.itemsize for t in (*parameters, *buffers)),
+            passes=max(map(_passes, members)),
+            path=next(filter(None, map(_path, members)), ""),
+        )
+        if row.bytes or row.macs:
+            yield row
+
+
+@contextlib.contextmanager
+def _shapes_known(model: nn.Module, inputs: Any) -> Iterator[None]:
+    """Run a block in which masks whose shape only an input tells know it."""
+    unknown: list[Any] = [m for m in taking_part(model) if getattr(m, "learns_shape", False) and not m.shapes]
+    if unknown:
+        with undisturbed(model), watching(lambda site: None):
+            batches.call(model, inputs)
+    try:
+        yield
+    finally:
+        for site in unknown:
+            site.shapes.clear()
+
+
+def _states(site: Any) -> tuple[int, float]:
+    """How many random numbers a site takes, and the logarithm of how many values it has."""
+    if isinstance(site, Assignment):
+        return math.prod(site.shape), math.prod(site.shape) * math.log10(site.components)
+    if isinstance(site, Posterior):
+        count = site.loc.numel() if getattr(site, "is_sparse", False) else math.prod(site.shape)  # type: ignore[union-attr, operator]
+        return count, math.inf
+    if isinstance(site, DropoutMask):
+        count = sum(map(math.prod, site.shapes))
+        return count, count * math.log10(2) if site.rate else 0.0
+    return site.noise(torch.Generator()).numel(), math.log10(getattr(site, "period", math.inf))
+
+
+def _passes(module: Any) -> int:
+    """2 for a layer whose training computes a mean and a variance, else 1."""
+    weight = module._modules["posteriors"]._modules.get("weight") if "posteriors" in module._modules else None
+    return 2 if getattr(weight, "gaussian", False) and getattr(module, "estimator", "") in ("local", "flipout") else 1
+
+
+def _path(module: Any) -> str:
+    """Which way a layer with a sparse weight computes."""
+    weight = module._modules["posteriors"]._modules.get("weight") if "posteriors" in module._modules else None
+    if not getattr(weight, "is_sparse", False):
+        return ""
+    return "compiled" if (why := unsuitable(module)) is None else f"dense: {why}"
+
+
+def _active(members: list[nn.Module], seen: set[int], kept: Share) -> int:
+    """The parameters in use: a module that can say so answers for everything inside it; then a width keeps a share."""
+    count, answered = 0, set[nn.Module]()
+    for member in members:
+        if member in answered:
+            continue
+        if hasattr(member, "active_parameters"):
+            own = _new(member.parameters(), seen)
+            answered.update(member.modules())
+            number = member.active_parameters() if own else 0  # type: ignore[operator]
+            count += round(number * kept.of(len(getattr(member, "shape", ()))))
+        else:
+            share = Share() if isinstance(member, OrderingUnit) else kept  # the tails are of all widths
+            count += sum(round(p.numel() * share.of(p.ndim)) for p in _new(member._parameters.values(), seen))
+    return count
+
+
+def _new(tensors: Iterable[Tensor | None], seen: set[int]) -> list[Tensor]:
+    """Those not met before; a tensor that two layers share belongs to the first."""
+    fresh = {id(t): t for t in tensors if t is not None and id(t) not in seen}
+    seen.update(fresh)
+    return list(fresh.values())

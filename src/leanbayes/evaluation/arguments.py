@@ -1,0 +1,155 @@
+"""What `evaluate` was asked, checked before anything is computed."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from .. import batches
+from ..errors import EvaluationError
+from . import feed
+from .pixels import Pixels
+from .result import Evaluation
+
+if TYPE_CHECKING:
+    from .attack import Attack
+    from .corruption import Corruptions
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What is asked beyond the test data themselves."""
+
+    ood: dict[str, Any]
+    pixels: Pixels | None
+    corruptions: Corruptions | None
+    reference: Evaluation | None
+    attack: Attack | None
+    temperature: Any
+    selective: tuple[float, ...]
+    replicates: int
+
+
+def options(
+    task: str,
+    loader: Any,
+    first: Any,
+    ood: Mapping[str, Any] | None,
+    pixels: Pixels | None,
+    corruptions: Any,
+    reference: Any,
+    attack: Any,
+    temperature: Any,
+    selective: Sequence[float],
+    replicates: Any,
+    samples: int,
+    mean_only: bool,
+) -> Options:
+    """The options, each of the right kind and fit for the task."""
+    if ood is not None and not isinstance(ood, Mapping):
+        raise EvaluationError(
+            f"ood: expected loaders by name, received {type(ood).__name__}; for example ood={{'noise': loader}}"
+        )
+    if pixels is not None and not isinstance(pixels, Pixels):
+        raise EvaluationError(f"pixels: expected Pixels(mean=..., std=...), received {type(pixels).__name__}")
+    sweep = _chosen(corruptions, "corruption", "Corruptions")
+    chosen = _chosen(attack, "attack", "Attack")
+    if chosen is not None:
+        chosen = _asked_alike(chosen, samples, mean_only)
+    given = {"corruptions": sweep, "attack": chosen, "temperature": temperature}
+    for what, value in given.items():
+        fits = task == "classification" or (task == "segmentation" and what == "temperature")
+        if value is not None and not fits:
+            raise EvaluationError(f"{what}: expected a task of classification, received {task}; leave {what}= out")
+        if value is not None:
+            feed.repeatable(loader, "loader", f"{what}=")
+    if sweep is not None or chosen is not None:
+        pixels = checked_pixels(pixels, first)
+    if reference is not None:
+        _check_reference(reference, sweep, first)
+    return Options(
+        {str(label): other for label, other in (ood or {}).items()},
+        pixels,
+        sweep,
+        reference,
+        chosen,
+        temperature,
+        _accuracies(selective),
+        _count(replicates),
+    )
+
+
+def history(rows: Iterable[Mapping[str, Any]] | None) -> list[dict[str, Any]]:
+    """Plain rows of training: numbers and words, as JSON can hold them."""
+    plain = [dict(row) for row in rows or ()]
+    return [{str(k): v for k, v in row.items() if isinstance(v, (int, float, str, type(None)))} for row in plain]
+
+
+def checked_pixels(pixels: Pixels | None, inputs: Any) -> Pixels:
+    """How inputs stand to pixels; where nothing was said, inputs must look like pixels.
+
+    inputs: of the first batch.
+    """
+    images = batches.first_tensor(inputs)
+    if images.ndim != 4:
+        raise EvaluationError(
+            f"loader: expected images (N, C, H, W), as corruptions and attack need, received {tuple(images.shape)}; "
+            f"leave corruptions= and attack= out"
+        )
+    pixels = pixels or Pixels()
+    values = pixels.to_pixels(images)
+    low, high = float(values.min()), float(values.max())
+    if low < -0.01 or high > 1.01:
+        raise EvaluationError(
+            f"pixels: expected images in [0, 1], received values from {low:.3g} to {high:.3g}; say how the inputs were "
+            f"made: pixels=Pixels(mean=(0.13,), std=(0.31,)) for (x - mean) / std"
+        )
+    return pixels
+
+
+def _chosen(value: Any, home: str, name: str) -> Any:
+    """A config of that name; True stands for its defaults."""
+    if value is None or value is False:
+        return None
+    kind = getattr(importlib.import_module(f".{home}", __package__), name)
+    if value is True:
+        return kind()
+    if not isinstance(value, kind):
+        raise EvaluationError(f"{name.lower()}: expected {name}(...) or True, received {type(value).__name__}")
+    return value
+
+
+def _asked_alike(attack: Attack, samples: int, mean_only: bool) -> Attack:
+    """The attack on a model that answers in that way: at its means, or with no more networks than it answers with."""
+    asked = attack.evaluate_samples
+    asked = min(attack.samples, samples) if asked is None and isinstance(samples, int) and samples > 0 else asked
+    return dataclasses.replace(attack, mean_only=attack.mean_only or mean_only, evaluate_samples=asked)
+
+
+def _check_reference(reference: Any, sweep: Any, inputs: Any) -> None:
+    """An evaluation of the same cells: found out before the sweep, not after."""
+    if not isinstance(reference, Evaluation):
+        raise EvaluationError(
+            f"reference: expected an Evaluation, received {type(reference).__name__}; "
+            f"try Evaluation.load_json('reference.json')"
+        )
+    if sweep is None:
+        raise EvaluationError("reference: expected corruptions= beside it, received none; mCE compares two sweeps")
+    from .corruption import cells, reference_errors
+
+    reference_errors(reference, cells(sweep, tuple(batches.first_tensor(inputs).shape[1:])))
+
+
+def _accuracies(values: Any) -> tuple[float, ...]:
+    numbers = isinstance(values, Sequence) and not isinstance(values, str)
+    if not numbers or not all(isinstance(v, (int, float)) and not isinstance(v, bool) and 0 < v <= 1 for v in values):
+        raise EvaluationError(f"selective: expected accuracies above 0 and up to 1, received {values!r}; try (0.99,)")
+    return tuple(float(v) for v in values)
+
+
+def _count(value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise EvaluationError(f"replicates: expected a whole number of 0 or more, received {value!r}")
+    return value

@@ -1,0 +1,257 @@
+"""Does it hold up when the data shift: which corruptions, their batches, and their errors against a reference."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..config import configurable
+from ..errors import ConfigError, EvaluationError, LeanBayesWarning
+from . import corruptions
+from .corruptions import SEVERITIES
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from .pixels import Pixels
+    from .result import Evaluation
+
+Cell = tuple[str, int]
+"""A corruption and a severity."""
+
+METRICS = ("accuracy", "nll", "ece")
+
+
+@configurable
+@dataclass(frozen=True)
+class Corruptions:
+    """Which corruptions to evaluate on.
+
+    names: from `corruptions.NAMES`; none means all that suit the images. severities: from 1 to 5.
+    limit: how many data each cell sees, the first of the loader; None means all. seed: of the noise.
+
+    >>> Corruptions(names=("fog", "contrast"), severities=(1, 3, 5))
+    Corruptions(names=('fog', 'contrast'), severities=(1, 3, 5), limit=1000, seed=0)
+    """
+
+    names: tuple[str, ...] = ()
+    severities: tuple[int, ...] = SEVERITIES
+    limit: int | None = 1000
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        for field, check in (("names", corruptions.check_name), ("severities", corruptions.check_severity)):
+            values: Any = getattr(self, field)
+            if not isinstance(values, tuple):
+                raise ConfigError(f"Corruptions.{field}: expected a tuple, received {values!r}")
+            for value in values:
+                try:
+                    check(value)
+                except EvaluationError as error:
+                    raise ConfigError(f"Corruptions.{field}: {error}") from None
+            if len(set(values)) < len(values):
+                raise ConfigError(f"Corruptions.{field}: expected each once, received {values!r}")
+        if not self.severities:
+            raise ConfigError("Corruptions.severities: expected some of 1 to 5, received none")
+        for field, least in (("limit", 1), ("seed", 0)):
+            value = getattr(self, field)
+            if type(value) is not int or value < least:
+                if field == "limit" and value is None:
+                    continue
+                what = f"a whole number of {least} or more" + (", or None" if field == "limit" else "")
+                raise ConfigError(f"Corruptions.{field}: expected {what}, received {value!r}")
+
+
+def cells(config: Corruptions, shape: Sequence[int]) -> list[Cell]:
+    """Every corruption at every severity, for images of shape (C, H, W).
+
+    >>> cells(Corruptions(severities=(1, 5)), (1, 28, 28))[:3]
+    [('gaussian_noise', 1), ('gaussian_noise', 5), ('shot_noise', 1)]
+    """
+    suitable = corruptions.names(tuple(shape))
+    return [(name, severity) for name in config.names or suitable for severity in config.severities]
+
+
+def corrupted(
+    loader: Iterable[Any], name: str, severity: int, config: Corruptions, pixels: Pixels
+) -> Iterator[tuple[Any, Any]]:
+    """The first `config.limit` data of a loader, corrupted: batches of (inputs, targets), as the model reads them.
+
+    loader: batches of (inputs, targets) in a fixed order. pixels: how pixels became inputs. A datum is corrupted
+    in the same way whatever the batch size: its noise is keyed by (seed, corruption, severity, index).
+
+    >>> import torch
+    >>> from leanbayes.evaluation.pixels import Pixels
+    >>> batch = (torch.rand(6, 3, 32, 32), torch.arange(6))
+    >>> [targets.tolist() for _, targets in corrupted([batch], "fog", 2, Corruptions(limit=4), Pixels())]
+    [[0, 1, 2, 3]]
+    """
+    from .. import batches
+
+    start = 0
+    for batch in loader:
+        inputs, targets = batches.split(batch)
+        if config.limit is not None:
+            inputs, targets = (batches.rows(part, 0, config.limit - start) for part in (inputs, targets))
+        count = batches.size(inputs)
+        if count:
+            yield _corrupted(inputs, name, severity, config.seed, start, pixels), targets
+        start += count
+        if config.limit is not None and start >= config.limit:
+            return
+
+
+def ce(errors: Mapping[Cell, float], reference: Mapping[Cell, float]) -> dict[str, float]:
+    """The corruption error CE_c = E_c / E_c(reference) of every corruption; EMP paper, appendix D.4.
+
+    E_c is the top-1 error summed over severities. errors, reference: fractions by (corruption, severity).
+    """
+    own, other = _summed(errors), _summed(_same_cells(errors, reference))
+    return {name: _ratio(own[name], other[name], name, "the reference makes no error under") for name in own}
+
+
+def relative_ce(
+    errors: Mapping[Cell, float], clean: float, reference: Mapping[Cell, float], reference_clean: float
+) -> dict[str, float]:
+    """The relative error rCE_c = (E_c - E_clean) / (E_c - E_clean)(reference) of every corruption; appendix D.4.
+
+    E_clean is the error on clean data, summed as often as there are severities. The paper's denominator takes the
+    clean error of the model itself, which is a slip: it is the reference's, as in Hendrycks & Dietterich 2019.
+    """
+    own = _summed({cell: error - clean for cell, error in errors.items()})
+    other = _summed({cell: e - reference_clean for cell, e in _same_cells(errors, reference).items()})
+    return {name: _ratio(own[name], other[name], name, "the reference loses nothing under") for name in own}
+
+
+def mce(errors: Mapping[Cell, float], reference: Mapping[Cell, float]) -> float:
+    """The mean corruption error: the mean of `ce` over corruptions; 1 is as robust as the reference, less is better.
+
+    >>> vanilla = {("fog", 1): 0.2, ("fog", 2): 0.4, ("snow", 1): 0.1, ("snow", 2): 0.3}
+    >>> model = {("fog", 1): 0.1, ("fog", 2): 0.2, ("snow", 1): 0.2, ("snow", 2): 0.4}
+    >>> round(mce(model, vanilla), 12)  # (0.3 / 0.6 + 0.6 / 0.4) / 2
+    1.0
+    """
+    return _mean(ce(errors, reference).values())
+
+
+def relative_mce(
+    errors: Mapping[Cell, float], clean: float, reference: Mapping[Cell, float], reference_clean: float
+) -> float:
+    """The relative mean corruption error: the mean of `relative_ce`. It counts what is lost to corruption alone.
+
+    >>> vanilla = {("fog", 1): 0.2, ("fog", 2): 0.4, ("snow", 1): 0.1, ("snow", 2): 0.3}
+    >>> model = {("fog", 1): 0.1, ("fog", 2): 0.2, ("snow", 1): 0.2, ("snow", 2): 0.4}
+    >>> round(relative_mce(model, 0.1, vanilla, 0.05), 12)  # (0.1 / 0.5 + 0.4 / 0.3) / 2
+    0.766666666667
+    """
+    return _mean(relative_ce(errors, clean, reference, reference_clean).values())
+
+
+def summary(
+    cells: list[dict[str, Any]], clean: Mapping[str, float], reference: Evaluation | None = None
+) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    """Metrics ``corruption.*`` and the rows for the report.
+
+    cells: rows of corruption, severity, accuracy, nll, ece, count. clean: the metrics of the same data uncorrupted.
+    corruption.accuracy, .nll, .ece: means over all cells; corruption.accuracy.3 and so on: over those of severity 3;
+    corruption.clean_accuracy; and with a reference corruption.mce and .rmce, NaN (and a warning) where undefined.
+
+    >>> rows = [{"corruption": "fog", "severity": 1, "accuracy": 0.8, "nll": 0.7, "ece": 0.1, "count": 100}]
+    >>> metrics, _ = summary(rows, {"accuracy": 0.9})
+    >>> metrics["corruption.accuracy"], metrics["corruption.accuracy.1"], metrics["corruption.clean_accuracy"]
+    (0.8, 0.8, 0.9)
+    """
+    if not cells:
+        raise EvaluationError("corruption: expected at least one cell, received none")
+    errors = {(row["corruption"], row["severity"]): 1 - row["accuracy"] for row in cells}
+    if len(errors) < len(cells):
+        raise EvaluationError("corruption: expected each corruption and severity once, received one of them twice")
+    metrics = {f"corruption.{metric}": _mean(row[metric] for row in cells) for metric in METRICS}
+    for severity in sorted({row["severity"] for row in cells}):
+        rows = [row for row in cells if row["severity"] == severity]
+        metrics |= {f"corruption.{metric}.{severity}": _mean(row[metric] for row in rows) for metric in METRICS}
+    metrics["corruption.clean_accuracy"] = clean["accuracy"]
+    if reference is not None:
+        others, other_clean = reference_errors(reference, errors)
+        for metric, value in (
+            ("mce", lambda: mce(errors, others)),
+            ("rmce", lambda: relative_mce(errors, 1 - clean["accuracy"], others, other_clean)),
+        ):
+            try:
+                metrics[f"corruption.{metric}"] = value()
+            except EvaluationError as error:
+                warnings.warn(f"corruption.{metric} is undefined: {error}", LeanBayesWarning, stacklevel=2)
+                metrics[f"corruption.{metric}"] = float("nan")
+    return metrics, [dict(row) for row in cells]
+
+
+def reference_errors(reference: Evaluation, wanted: Iterable[Cell]) -> tuple[dict[Cell, float], float]:
+    """The errors of a reference in the wanted cells, and its clean error; cheap, so ask before the sweep.
+
+    >>> from leanbayes.evaluation.result import Evaluation
+    >>> rows = [{"corruption": "fog", "severity": 1, "accuracy": 0.75}]
+    >>> vanilla = Evaluation("vanilla", "classification", 100, {"accuracy": 0.875}, {"corruption": rows})
+    >>> reference_errors(vanilla, [("fog", 1)])
+    ({('fog', 1): 0.25}, 0.125)
+    """
+    name = getattr(reference, "name", None)
+    rows = reference.curves.get("corruption") if hasattr(reference, "curves") else None
+    if not rows:
+        raise EvaluationError(
+            f"reference: expected an Evaluation with corruptions, received {name or type(reference).__name__!r} "
+            f"without; try evaluate(vanilla, loader, corruptions=Corruptions(), ...)"
+        )
+    known = {(row["corruption"], row["severity"]): 1 - row["accuracy"] for row in rows}
+    metrics = reference.metrics
+    clean = 1 - metrics.get("corruption.clean_accuracy", metrics.get("accuracy", float("nan")))
+    return _same_cells(wanted, known, f"reference {name!r}"), clean
+
+
+def _corrupted(inputs: Any, name: str, severity: int, seed: int, start: int, pixels: Pixels) -> Any:
+    from .. import batches
+
+    images: list[Any] = []
+    batches.map_tensors(images.append, inputs)
+    if len(images) != 1 or images[0].ndim != 4:
+        shapes = ", ".join(str(tuple(t.shape)) for t in images) or type(inputs).__name__
+        raise EvaluationError(f"corruption: expected inputs of images (N, C, H, W) alone, received {shapes}")
+
+    def through(tensor: Tensor) -> Tensor:
+        whole = corruptions.corrupt(pixels.to_pixels(tensor.detach()), name, severity, seed, start)
+        return pixels.to_inputs(whole)
+
+    return batches.map_tensors(through, inputs)
+
+
+def _same_cells(wanted: Iterable[Cell], known: Mapping[Cell, float], who: str = "reference") -> dict[Cell, float]:
+    """What is known of the wanted cells, in their order."""
+    wanted = list(wanted)
+    for cell in wanted:
+        if cell not in known:
+            raise EvaluationError(
+                f"{who}: expected the same corruptions and severities as the model, but there is no cell "
+                f"({cell[0]}, severity {cell[1]}); evaluate both with the same Corruptions(...)"
+            )
+    return {cell: known[cell] for cell in wanted}
+
+
+def _summed(errors: Mapping[Cell, float]) -> dict[str, float]:
+    sums: dict[str, float] = {}
+    for (name, _), error in errors.items():
+        sums[name] = sums.get(name, 0.0) + error
+    if not sums:
+        raise EvaluationError("corruption: expected at least one cell, received none")
+    return sums
+
+
+def _ratio(own: float, other: float, name: str, why: str) -> float:
+    if abs(other) < 1e-12:  # sums of fractions: what is left of nothing is rounding
+        raise EvaluationError(f"{name}: expected a reference error to divide by, but {why} {name}; take more data")
+    return own / other
+
+
+def _mean(values: Iterable[float]) -> float:
+    listed = list(values)
+    return sum(listed) / len(listed)

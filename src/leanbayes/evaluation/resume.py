@@ -1,0 +1,151 @@
+"""An evaluation in stages, each remembered once it is done, so that one that was killed goes on where it stood.
+
+Nothing here knows metrics. A stage is a name and the work behind it; its outcome is JSON and a few tensors. After every
+stage all outcomes so far are written to one file, whole or not at all (safetensors and JSON, no pickle).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import files
+from .._version import __version__
+from ..artifacts import container
+from ..errors import ArtifactError
+from . import feed
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What a stage found: plain values, and tensors of a few scalars a point."""
+
+    values: dict[str, Any]
+    tensors: dict[str, Tensor] = dataclasses.field(default_factory=dict)
+
+
+class Stages:
+    """Runs each stage once, over all runs of the same evaluation.
+
+    path: the file that remembers; None to remember nothing. identity: what makes it the same evaluation, as JSON has
+    it; a file with another one is refused before any work is done. The file stays when all is done: the same call
+    again answers from it at once. Delete it when the result is kept elsewhere.
+
+    >>> stages = Stages(None, {})
+    >>> stages.once("first", lambda: Outcome({"a": 1})).values
+    {'a': 1}
+    >>> stages.once("first", lambda: Outcome({"a": 2})).values  # it is done already
+    {'a': 1}
+    """
+
+    def __init__(self, path: str | os.PathLike[str] | None, identity: dict[str, Any]) -> None:
+        self.path = None if path is None else Path(container.name_of(path))
+        self.identity: dict[str, Any] = json.loads(json.dumps(identity))  # as it will be read back: tuples are lists
+        self.outcomes: dict[str, Outcome] = {}
+        if self.path is None:
+            return
+        if self.path.exists():
+            self.outcomes = _read(self.path, self.identity)
+        else:
+            self._write()  # a path that cannot be written is found now, not after an hour
+
+    def once(self, name: str, work: Callable[[], Outcome]) -> Outcome:
+        """The outcome of a stage: remembered, or worked out now and remembered."""
+        if name not in self.outcomes:
+            self.outcomes[name] = work()
+            self._write()
+        return self.outcomes[name]
+
+    def done(self, name: str) -> bool:
+        """Whether a stage is behind us."""
+        return name in self.outcomes
+
+    def _write(self) -> None:
+        if self.path is None:
+            return
+        tensors = {
+            f"{stage}/{key}": t.contiguous() for stage, o in self.outcomes.items() for key, t in o.tensors.items()
+        }
+        stages = {stage: {"values": o.values, "tensors": list(o.tensors)} for stage, o in self.outcomes.items()}
+        # As text: a metric may be NaN, for which the JSON of the header has no word, and floats keep their last bit.
+        document = {"evaluation": {"identity": self.identity, "stages": json.dumps(stages)}}
+        files.write_bytes(self.path, container.pack(tensors, {"leanbayes": __version__, **document}))
+
+
+def identity(model: nn.Module, meaning: Any, options: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
+    """What makes two calls the same evaluation: the model, what its outputs mean, the options, the data, the versions.
+
+    data: whatever holds data, by name; looked at, not gone through.
+    """
+    return {
+        "model": model_digest(model),
+        "task": f"{meaning.task} {meaning}",
+        "options": options,
+        "data": {name: [feed.length(held), feed.start(held)] for name, held in data.items()},
+        "versions": {"leanbayes": __version__, "torch": str(torch.__version__)},
+    }
+
+
+def model_digest(model: nn.Module) -> str:
+    """A digest of the names and values of all parameters and buffers.
+
+    >>> a, b = nn.Linear(2, 2), nn.Linear(2, 2)
+    >>> model_digest(a) == model_digest(a), model_digest(a) == model_digest(b)
+    (True, False)
+    """
+    digest = hashlib.blake2b(digest_size=16)
+    for name, tensor in model.state_dict().items():
+        digest.update(f"{name}:".encode())
+        if isinstance(tensor, Tensor):
+            feed.add_tensor(digest, tensor)
+    return digest.hexdigest()
+
+
+def _read(path: Path, identity: dict[str, Any]) -> dict[str, Outcome]:
+    tensors, document = container.read(path)
+    found = document.get("evaluation")
+    if not isinstance(found, dict) or not isinstance(found.get("identity"), dict):
+        raise ArtifactError(
+            f"resume: expected a file that evaluate(..., resume=...) wrote, {path} is another file of leanbayes; "
+            f"choose a path of its own"
+        )
+    _same(found["identity"], identity, path)
+    try:
+        stages = json.loads(found["stages"])
+        return {
+            name: Outcome(stage["values"], {key: tensors[f"{name}/{key}"] for key in stage["tensors"]})
+            for name, stage in stages.items()
+        }
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise ArtifactError(f"resume: {path} is damaged ({type(error).__name__}); delete it and start anew") from error
+
+
+def _same(there: dict[str, Any], here: dict[str, Any], path: Path) -> None:
+    """Refuse the file of another evaluation, and say what differs."""
+    for part in ("versions", "model", "task", "options", "data"):
+        if there.get(part) == here[part]:
+            continue
+        what = part
+        old, new = there.get(part), here[part]
+        if isinstance(old, dict) and isinstance(new, dict):
+            key = next(k for k in [*new, *old] if old.get(k) != new.get(k))
+            what, old, new = f"{part}: {key}", old.get(key), new.get(key)
+        told = "" if part == "model" else f" ({_short(old)} there, {_short(new)} here)"
+        shuffled = "; data in another order at every run (shuffle=True) cannot be resumed" if part == "data" else ""
+        raise ArtifactError(
+            f"resume: {path} belongs to another evaluation, its {what} differs{told}{shuffled}; "
+            f"delete the file to start anew, or choose another path"
+        )
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "..."

@@ -1,0 +1,161 @@
+"""`evaluate`: all stages of an evaluation in turn, put together to one result."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+from .. import batches, config
+from . import arguments, feed, stages
+from .metrics.regression import LEVELS
+from .progress import Bar
+from .result import Evaluation
+from .resume import Outcome, Stages, identity
+from .stages import Evaluator
+from .summary import findings
+
+if TYPE_CHECKING:
+    from .arguments import Options
+    from .attack import Attack
+    from .corruption import Corruptions
+    from .pixels import Pixels
+
+
+def evaluate(
+    model: nn.Module,
+    loader: Any,
+    *,
+    task: Any = None,
+    samples: int = 32,
+    seed: int = 0,
+    ood: Mapping[str, Any] | None = None,
+    pixels: Pixels | None = None,
+    corruptions: Corruptions | bool | None = None,
+    reference: Evaluation | None = None,
+    attack: Attack | bool | None = None,
+    temperature: Any = None,
+    selective: Sequence[float] = (0.9, 0.95, 0.99, 0.999),
+    replicates: int = 200,
+    resume: str | os.PathLike[str] | None = None,
+    mean_only: bool = False,
+    chunk: int | None = None,
+    history: Iterable[Mapping[str, Any]] | None = None,
+    progress: bool = True,
+    name: str | None = None,
+    bins: int = 20,
+    min_count: int = 6,
+    adaptive: bool = False,
+    levels: tuple[float, ...] = LEVELS,
+    ignore_index: int | None = None,
+) -> Evaluation:
+    """Ask a model, Bayesian or not, whether it is right, whether it knows when it is not, and whether it holds up.
+
+    loader: batches of (inputs, targets); a pair of tensors, or a Dataset, will do.
+    task: as in `predict`; None means what the model was fitted for.
+    samples, seed, mean_only, chunk: as in `predict`, which is called once per batch.
+    ood: loaders of data that the model should doubt, by name (targets are not looked at).
+    pixels: how the inputs came from pixels in [0, 1], for corruptions and attack; None where they are pixels.
+    corruptions: a sweep over spoilt images, `Corruptions()` or True; reference: the Evaluation of another model with
+    the same sweep, against which mCE is computed.
+    attack: an `Attack`, or True for the one of the Variance Networks paper. Unless it says how many networks are asked
+    after each iteration, they are as many as its gradients take, and no more than ``samples``.
+    temperature: held-out data (not the test data) to fit one temperature on; the model stays as it is.
+    selective: accuracies one may wish for, each with the share of data that can then be answered.
+    replicates: of the bootstrap behind the confidence intervals; 0 for none.
+    resume: a file that remembers every finished stage, so that the same call goes on after an interruption and ends
+    with the same numbers; a file of another model, other options or other data is refused. It stays when all is done:
+    the same call again answers from it.
+    history: the rows of training, for the curves of the report. name: what tables call the model.
+    bins, min_count, adaptive: the binning of ECE and MCE (`reliability`); levels: the nominal levels of the intervals.
+    ignore_index: the label that does not count (the border of a segmentation).
+
+    Everything is computed in a stream; what is kept are a few float32 scalars a point.
+
+    >>> import torch
+    >>> import leanbayes as lb
+    >>> x, y = torch.randn(64, 4), torch.randint(3, (64,))
+    >>> result = lb.evaluate(nn.Linear(4, 3), (x, y), task="classification", samples=1, progress=False)
+    >>> result.metrics.keys() >= {"accuracy", "nll", "ece", "aurc"}, result.interval("accuracy") is not None
+    (True, True)
+    """
+    from ..prediction import resolve_task
+
+    meaning = resolve_task(model, task)
+    (first, _), loader = feed.peek(loader)
+    asked = (ood, pixels, corruptions, reference, attack, temperature, selective, replicates, samples, mean_only)
+    wanted = arguments.options(meaning.task, loader, first, *asked)
+    rows = arguments.history(history)
+    ignore = ignore_index if ignore_index is not None else getattr(meaning, "ignore_index", None)
+    binning = {"bins": bins, "min_count": min_count, "adaptive": adaptive, "ignore_index": ignore}
+    options = {"samples": samples, "seed": seed, "chunk": chunk, "mean_only": mean_only}
+    with Bar(shown=progress) as bar:
+        evaluator = Evaluator(model, meaning, options, binning, tuple(levels), bar)
+        done = Stages(resume, {} if resume is None else _identity(evaluator, loader, wanted))
+        try:
+            outcomes = dict(_outcomes(evaluator, loader, first, wanted, done))
+        except KeyboardInterrupt as stop:
+            if resume is not None:
+                stop.add_note(f"{len(done.outcomes)} stages are done; the same call goes on from {os.fspath(resume)}")
+            raise
+        bar.stage("putting it together")
+        return findings(name or type(model).__name__, evaluator, wanted, outcomes, rows)
+
+
+def _outcomes(
+    evaluator: Evaluator, loader: Any, first: Any, wanted: Options, done: Stages
+) -> Iterator[tuple[str, Outcome]]:
+    """Every stage in turn, each done once."""
+    bar = evaluator.bar
+    works = list(_works(evaluator, loader, first, wanted))
+    for stage, amount, _ in works:
+        bar.expect(0 if done.done(stage) else amount)
+    if wanted.attack is not None:
+        behind = stages.SLICE * sum(stage.startswith("attack ") for stage in done.outcomes)
+        left = max(min(feed.length(loader) or 0, wanted.attack.limit or sys.maxsize) - behind, 0)
+        bar.expect(left * stages.work_of_attack(wanted.attack, evaluator.options["samples"]))
+    for stage, _, work in works:
+        bar.stage(stage.replace("_", " "))
+        yield stage, done.once(stage, work)
+    if wanted.attack is not None and wanted.pixels is not None:
+        bar.stage("attack")
+        for stage, work in stages.attacked_data(evaluator, loader, wanted.attack, wanted.pixels):
+            yield stage, done.once(stage, work)
+
+
+def _works(evaluator: Evaluator, loader: Any, first: Any, wanted: Options) -> Iterator[tuple[str, int | None, Any]]:
+    """The name of each stage, the data it looks at, and what it does."""
+    count = feed.length(loader)
+    yield "cost", 0, lambda: stages.costs(evaluator, first)  # at the start, not after an hour of predictions
+    yield "test data", count, lambda: stages.known_data(evaluator, loader, scored=bool(wanted.ood))
+    for label, other in wanted.ood.items():
+        yield f"ood {label}", feed.length(other), lambda a=label, b=other: stages.other_data(evaluator, a, b)
+    if wanted.temperature is not None:
+        amount = (count or 0) + (feed.length(wanted.temperature) or 0)
+        yield "temperature", amount, lambda: stages.scaled_data(evaluator, wanted.temperature, loader)
+    if wanted.corruptions is not None:
+        from .corruption import cells
+
+        amount = min(count or 0, wanted.corruptions.limit or sys.maxsize)
+        for kind, severity in cells(wanted.corruptions, tuple(batches.first_tensor(first).shape[1:])):
+            cell = (evaluator, loader, kind, severity, wanted.corruptions, wanted.pixels)
+            yield f"{kind} {severity}", amount, lambda cell=cell: stages.corrupted_data(*cell)
+
+
+def _identity(evaluator: Evaluator, loader: Any, wanted: Options) -> dict[str, Any]:
+    data = {"test data": loader} | {f"ood {label}": other for label, other in wanted.ood.items()}
+    if wanted.temperature is not None:
+        data["temperature"] = wanted.temperature
+    for what, held in data.items():
+        feed.repeatable(held, what, "resume=")
+    configs = {
+        field: None if (chosen := getattr(wanted, field)) is None else config.to_dict(chosen)
+        for field in ("corruptions", "attack", "pixels")
+    }
+    levels = {"levels": list(evaluator.levels)}
+    return identity(
+        evaluator.model, evaluator.meaning, {**evaluator.options, **evaluator.binning, **levels, **configs}, data
+    )

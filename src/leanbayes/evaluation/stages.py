@@ -1,0 +1,226 @@
+"""The stages of an evaluation: each asks the model one question about some data and gives plain numbers back."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor, nn
+
+from .. import batches
+from ..errors import EvaluationError, LeanBayesError
+from . import feed
+from .latency import latency
+from .metrics import checks
+from .metrics import ood as out_of_domain
+from .metrics.classification import Classification
+from .metrics.regression import Regression
+from .metrics.streams import Points
+from .progress import Bar
+from .resume import Outcome
+
+if TYPE_CHECKING:
+    from ..likelihoods import Likelihood
+    from ..prediction import Predictive
+    from .attack import Attack
+    from .corruption import Corruptions
+    from .pixels import Pixels
+
+SLICE = 64
+"""Data a stage of an attack: what an interruption can cost."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluator:
+    """A model, its likelihood and the options of its predictions: the same for every stage.
+
+    options: of `predict`. binning: of the stream of a classification; levels: of that of a regression.
+    """
+
+    model: nn.Module
+    meaning: Likelihood
+    options: dict[str, Any]
+    binning: dict[str, Any]
+    levels: tuple[float, ...]
+    bar: Bar
+
+    def __post_init__(self) -> None:
+        if self.meaning.task not in ("classification", "segmentation", "regression"):
+            raise EvaluationError(
+                f"expected a task of classification, segmentation or regression, received {self.meaning.task!r}; "
+                f"say which metrics apply: evaluate(..., task='regression')"
+            )
+        self.stream()  # ill-formed options are refused before the first prediction
+
+    def predict(self, inputs: Any, meaning: Likelihood | None = None) -> Predictive:
+        """The predictive distribution of a batch."""
+        from ..prediction import predict
+
+        pred = predict(self.model, inputs, task=meaning or self.meaning, **self.options)
+        self.bar.advance(len(pred))
+        return pred
+
+    def stream(self) -> Classification | Regression:
+        """What carries the metrics of the task, empty."""
+        if self.meaning.task == "regression":
+            return Regression(levels=self.levels)
+        return Classification(**self.binning)
+
+    def settings(self) -> dict[str, Any]:
+        """The options that the numbers depend on."""
+        own = {"levels": list(self.levels)} if self.meaning.task == "regression" else dict(self.binning)
+        own.pop("ignore_index", None)
+        return {"task": self.meaning.task, "likelihood": str(self.meaning), **self.options, **own}
+
+
+def known_data(evaluator: Evaluator, loader: Any, *, scored: bool) -> Outcome:
+    """Is it right, and does it know: the metrics, curves and points of the test data; scores of doubt where wanted."""
+    answers, scores = evaluator.stream(), Points()
+    count, seconds, engine, mark = 0, 0.0, "", ""
+    for inputs, targets in feed.labelled(loader):
+        mark = mark or feed.fingerprint((inputs, targets))
+        began = time.perf_counter()
+        pred = evaluator.predict(inputs)
+        seconds += time.perf_counter() - began
+        engine = pred.engine
+        add(answers, pred, targets, count)
+        if scored:
+            scores.update(**_scores(pred, count, "test data"))
+        count += len(pred)
+    checks.nonempty(count, "loader")
+    values = {
+        "metrics": answers.compute(),
+        "curves": answers.curves(),
+        "notes": answers.notes() if hasattr(answers, "notes") else [],
+        "count": count,
+        "seconds": seconds / count,
+        "engine": engine,
+        "data": f"{count}:{mark}",
+    }
+    kept = {f"points/{name}": tensor.float() for name, tensor in _points(evaluator, answers).items()}
+    return Outcome(values, kept | {f"scores/{name}": tensor.float() for name, tensor in scores.compute().items()})
+
+
+def other_data(evaluator: Evaluator, name: str, loader: Any) -> Outcome:
+    """How much does it doubt data of another kind: one score of each sort a datum."""
+    points = Points()
+    for batch in feed.stream(loader):
+        inputs, _ = batches.split(batch)
+        if batches.size(inputs):
+            points.update(**_scores(evaluator.predict(inputs), points.count, f"ood[{name!r}]"))
+    checks.nonempty(points.count, f"ood[{name!r}]")
+    return Outcome({"count": points.count}, {key: tensor.float() for key, tensor in points.compute().items()})
+
+
+def corrupted_data(
+    evaluator: Evaluator, loader: Any, name: str, severity: int, config: Corruptions, pixels: Pixels
+) -> Outcome:
+    """Does it hold up when the images are spoilt: the metrics of one corruption at one severity."""
+    from .corruption import corrupted
+
+    answers, count = evaluator.stream(), 0
+    for inputs, targets in feed.labelled(corrupted(feed.stream(loader), name, severity, config, pixels)):
+        pred = evaluator.predict(inputs)
+        add(answers, pred, targets, count)
+        count += len(pred)
+    checks.nonempty(count, f"{name} at severity {severity}")
+    metrics = answers.compute()
+    return Outcome(
+        {
+            "corruption": name,
+            "severity": severity,
+            "count": count,
+            **{k: metrics[k] for k in ("accuracy", "nll", "ece")},
+        }
+    )
+
+
+def attacked_data(evaluator: Evaluator, loader: Any, config: Attack, pixels: Pixels) -> Iterator[tuple[str, Any]]:
+    """Does it hold up when somebody pushes: names and works, one a slice of the data."""
+    from .attack import perturb
+
+    for start, inputs, targets in feed.slices(loader, SLICE, config.limit):
+
+        def work(start: int = start, inputs: Any = inputs, targets: Any = targets) -> Outcome:
+            labels = targets.argmax(1) if targets.ndim > 1 else targets
+            an_iteration = (
+                len(labels) * work_of_attack(config, evaluator.options["samples"]) / max(config.iterations, 1)
+            )
+            options: dict[str, Any] = {"config": config, "pixels": pixels, "meaning": evaluator.meaning, "start": start}
+            trace = perturb(
+                evaluator.model, inputs, labels, **options, tick=lambda _: evaluator.bar.advance(an_iteration)
+            )
+            fields = ("success", "correct", "entropy", "targets")
+            return Outcome({"start": start}, {name: getattr(trace, name).cpu() for name in fields})
+
+        yield f"attack {start}", work
+
+
+def work_of_attack(config: Attack, samples: int) -> float:
+    """What an attack on one datum costs, in predictions of one: in every iteration a pass forth and back, and one more.
+
+    A pass back takes about twice the time of one forth.
+    """
+    asked = config.evaluate_samples or config.samples
+    return config.iterations * (3 * config.samples + asked) / samples
+
+
+def scaled_data(evaluator: Evaluator, held_out: Any, loader: Any) -> Outcome:
+    """What one temperature, fitted to held-out data, does for the test data."""
+    from . import temperature
+
+    options = {key: evaluator.options[key] for key in ("samples", "seed", "mean_only")}
+    found, meaning = temperature.held_out(evaluator.model, held_out, task=evaluator.meaning, **options, progress=False)
+    evaluator.bar.advance(feed.length(held_out) or 0)
+    answers, count = evaluator.stream(), 0
+    for inputs, targets in feed.labelled(loader):
+        pred = evaluator.predict(inputs, meaning)
+        add(answers, pred, targets, count)
+        count += len(pred)
+    metrics = answers.compute()
+    values = {"temperature": found, **{f"scaled.{key}": metrics[key] for key in ("nll", "ece", "brier")}}
+    return Outcome({"metrics": values, "reliability": answers.curves()["reliability"]})
+
+
+def costs(evaluator: Evaluator, inputs: Any) -> Outcome:
+    """Parameters, MACs, bytes and the measured time of a prediction; a note where they cannot be counted.
+
+    Quality can be measured all the same, so what cannot be counted does not stop an evaluation.
+    """
+    from ..costs import cost
+    from ..prediction import predict
+
+    found, notes = {}, []
+    try:
+        counted = cost(evaluator.model, batches.rows(inputs, 0, 1))
+        found = {key: getattr(counted, key) for key in ("parameters", "active_parameters", "macs", "bytes")}
+    except LeanBayesError as error:
+        notes.append(f"The cost could not be counted: {error}")
+    times, how = latency(lambda x: predict(evaluator.model, x, task=evaluator.meaning, **evaluator.options), inputs)
+    return Outcome({"cost": found | times, "latency": how, "notes": notes})
+
+
+def add(answers: Classification | Regression, pred: Predictive, targets: Any, start: int) -> None:
+    """Feed a prediction to the stream of its task; ``start`` data came before."""
+    if isinstance(answers, Regression):
+        checks.regression(targets, start, mean=pred.mean)  # before anything reshapes them
+        intervals = {level: pred.interval(level) for level in answers.levels}
+        spread = {"pit": pred.cdf(targets), "crps": pred.crps(targets), "variance": pred.variance}
+        answers.update(targets, mean=pred.mean, log_prob=pred.log_prob(targets), intervals=intervals, **spread)
+    else:
+        answers.update(pred.probs, targets)
+
+
+def _points(evaluator: Evaluator, answers: Any) -> dict[str, Tensor]:
+    """A few scalars a datum. The pixels of a segmentation are not data: they stand and fall with their image."""
+    points = getattr(answers, "points", None)
+    return points() if callable(points) and evaluator.meaning.task != "segmentation" else {}
+
+
+def _scores(pred: Predictive, start: int, name: str) -> dict[str, Tensor]:
+    scores = out_of_domain.scores(pred)
+    for score, values in scores.items():
+        checks.finite(values, f"{score} of {name}", start)
+    return scores

@@ -1,0 +1,168 @@
+"""From the outcomes of all stages to the Evaluation: pure arithmetic on a few scalars a point."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from ..config import to_dict
+from .metrics import ood as out_of_domain
+from .result import Evaluation
+from .settings import reproduction
+
+if TYPE_CHECKING:
+    from .arguments import Options
+    from .attack import Attack
+    from .resume import Outcome
+    from .stages import Evaluator
+
+
+def findings(
+    name: str, evaluator: Evaluator, wanted: Options, outcomes: dict[str, Outcome], history: list[dict[str, Any]]
+) -> Evaluation:
+    """Everything that was found about one model."""
+    test = outcomes["test data"]
+    points, inside = _part(test, "points/"), _part(test, "scores/")
+    outside = {label: outcomes[f"ood {label}"].tensors for label in wanted.ood}
+    metrics, curves = dict(test.values["metrics"]), dict(test.values["curves"])
+    notes = [*test.values["notes"], *_values(outcomes, "cost", "notes", [])]
+
+    if evaluator.meaning.task == "classification":
+        found, curve = selective(points, wanted.selective)
+        metrics |= found
+        curves |= curve
+    ranks, histograms = out_of_domain.compare_sets(inside, outside)
+    metrics |= ranks
+    curves |= {"ood": histograms} if histograms else {}
+    if wanted.temperature is not None:
+        scaled = outcomes["temperature"].values
+        metrics |= scaled["metrics"]
+        curves["scaled_reliability"] = scaled["reliability"]
+    if wanted.corruptions is not None:
+        found, cells, clean = _corruption(evaluator, wanted, outcomes, points)
+        metrics |= found
+        curves |= {"corruption": cells, "corruption_clean": clean}
+    if wanted.attack is not None:
+        found, curve = _attack(wanted.attack, outcomes)
+        metrics |= found
+        curves["attack"] = curve
+
+    costs = {**_values(outcomes, "cost", "cost", {}), "predict_seconds": test.values["seconds"]}
+    if trained := [row["seconds"] for row in history if isinstance(row.get("seconds"), (int, float))]:
+        costs["train_seconds"] = float(sum(trained))
+    return Evaluation(
+        name=name,
+        task=evaluator.meaning.task,
+        count=test.values["count"],
+        metrics=metrics,
+        curves=curves,
+        cost=costs,
+        settings=_settings(evaluator, wanted, outcomes),
+        history=history,
+        notes=notes,
+        replicates=_replicates(evaluator, wanted, points, inside, outside),
+    )
+
+
+def selective(points: dict[str, Tensor], wished: tuple[float, ...]) -> tuple[dict[str, float], dict[str, Any]]:
+    """Answer only when sure: AURC, and for each accuracy one may wish for the threshold and the share of data left.
+
+    >>> import torch
+    >>> points = {"confidence": torch.tensor([0.9, 0.8, 0.7]), "correct": torch.tensor([1.0, 1.0, 0.0])}
+    >>> metrics, curve = selective(points, (0.99,))
+    >>> round(metrics["selective.coverage.0.99"], 3), sorted(curve["risk_coverage"])
+    (0.667, ['coverage', 'risk', 'threshold'])
+    """
+    from .metrics.selective import risk_coverage
+
+    curve = risk_coverage(points["confidence"], points["correct"])
+    metrics = {"aurc": curve.aurc(), "eaurc": curve.eaurc()}
+    for accuracy in wished:
+        threshold, share = curve.at_accuracy(accuracy)
+        metrics[f"selective.coverage.{accuracy:g}"] = share
+        metrics[f"selective.threshold.{accuracy:g}"] = threshold if share else math.nan
+    return metrics, {"risk_coverage": curve.to_dict()}
+
+
+def _replicates(
+    evaluator: Evaluator,
+    wanted: Options,
+    points: dict[str, Tensor],
+    inside: dict[str, Tensor],
+    outside: dict[str, dict[str, Tensor]],
+) -> dict[str, list[float]]:
+    """The bootstrap: the metrics again and again, on test data drawn with replacement."""
+    from .metrics import bootstrap
+
+    if not wanted.replicates or not points:
+        return {}
+    amount: dict[str, Any] = {"replicates": wanted.replicates}  # one seed for all: comparisons are paired by it
+    binning: dict[str, Any] = {key: evaluator.binning[key] for key in ("bins", "min_count", "adaptive")}
+    found = bootstrap.replicates(points, **amount, **binning, accuracies=wanted.selective)
+    return found | bootstrap.set_replicates(inside, outside, **amount)
+
+
+def _corruption(
+    evaluator: Evaluator, wanted: Options, outcomes: dict[str, Outcome], points: dict[str, Tensor]
+) -> tuple[dict[str, float], list[dict[str, Any]], dict[str, float]]:
+    """The metrics, the cells, and what the same data gave before they were spoilt."""
+    from .corruption import summary
+
+    cells = [outcome.values for outcome in outcomes.values() if "severity" in outcome.values]
+    test = outcomes["test data"].values
+    if len(points["correct"]) == test["count"]:
+        clean = _clean(evaluator, {key: values[: cells[0]["count"]] for key, values in points.items()})
+    else:  # of very many data only a random part was kept
+        clean = {key: test["metrics"][key] for key in ("accuracy", "nll", "ece")}
+    return *summary(cells, clean, wanted.reference), clean
+
+
+def _clean(evaluator: Evaluator, points: dict[str, Tensor]) -> dict[str, float]:
+    """Accuracy, NLL and ECE of a few of the test data."""
+    from .metrics import calibration
+    from .metrics.streams import Bins
+
+    sure, right, bins = points["confidence"], points["correct"], Bins(evaluator.binning["bins"])
+    bins.update(sure, right)
+    least = evaluator.binning["min_count"]
+    curve = calibration.from_bins(bins, least)
+    if evaluator.binning["adaptive"]:
+        curve = calibration.equal_mass(sure, right, bins=evaluator.binning["bins"], min_count=least)
+    means = {"accuracy": float(right.double().mean()), "nll": float(points["nll"].double().mean())}
+    return means | {"ece": curve.ece()}
+
+
+def _attack(config: Attack, outcomes: dict[str, Outcome]) -> tuple[dict[str, float], dict[str, Any]]:
+    from .attack import Trace, summary
+
+    slices = [o for stage, o in outcomes.items() if stage.startswith("attack ")]
+    empty = Tensor()
+    traces = [Trace(**{**o.tensors, "adversarial": empty}) for o in slices]
+    return summary(traces, config)
+
+
+def _settings(evaluator: Evaluator, wanted: Options, outcomes: dict[str, Outcome]) -> dict[str, Any]:
+    test = outcomes["test data"].values
+    settings = reproduction({**evaluator.settings(), "engine": test["engine"], "replicates": wanted.replicates})
+    settings["data"] = test["data"]
+    if wanted.ood:
+        settings["ood"] = {label: outcomes[f"ood {label}"].values["count"] for label in wanted.ood}
+    for field in ("corruptions", "attack", "pixels"):
+        if (chosen := getattr(wanted, field)) is not None:
+            plain = to_dict(chosen)
+            settings[field] = {k: v for k, v in plain.items() if k not in ("kind", "version") and v not in (None, [])}
+    if wanted.reference is not None:
+        settings["reference"] = wanted.reference.name
+    if how := _values(outcomes, "cost", "latency", None):
+        settings["latency"] = how
+    return settings
+
+
+def _values(outcomes: dict[str, Outcome], stage: str, key: str, default: Any) -> Any:
+    return outcomes[stage].values.get(key, default) if stage in outcomes else default
+
+
+def _part(outcome: Outcome, prefix: str) -> dict[str, Tensor]:
+    return {key.removeprefix(prefix): t for key, t in outcome.tensors.items() if key.startswith(prefix)}

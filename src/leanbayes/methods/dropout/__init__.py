@@ -1,0 +1,5 @@
+"""Dropout as approximate inference."""
+
+from .config import Dropout
+
+__all__ = ["Dropout"]

@@ -1,0 +1,124 @@
+"""Dropout as a random site: a mask a datum in training, one mask a sample (a whole network) in `predict`."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...errors import PredictionError
+from ...layers.shell import StandIn
+from ...sampling import context, draw
+
+
+class DropoutMask(nn.Module):
+    """Multiplies features, or whole channels, by Bernoulli(1 - rate) / (1 - rate).
+
+    spatial: how many trailing dimensions share one mask value (0 for features, 2 for the channels of an image).
+    features: the shape of one mask without the batch dimension; None where only an input tells. `predict` then lets
+        the module see one first (`leanbayes.sampling.watching`); a module that is used several times in a pass has one
+        mask for every shape it meets.
+
+    Under ``mean_only`` it is the identity, since the mask has mean one. Otherwise it is always on: a draw of a Bayesian
+    network does not depend on train() and eval().
+    """
+
+    is_site = True
+    device = torch.device("cpu")  # masks are small: they are drawn there and follow their input
+
+    def __init__(self, rate: float, spatial: int = 0, features: tuple[int, ...] | None = None) -> None:
+        super().__init__()
+        self.rate, self.spatial = rate, spatial
+        self.learns_shape = features is None
+        self.shapes: list[tuple[int, ...]] = [] if features is None else [features]
+
+    def noise(self, generator: torch.Generator | None = None) -> Tensor:
+        """The masks of one whole sample, those of all shapes in one row."""
+        keep = torch.empty(sum(map(math.prod, self.shapes)))
+        return keep.bernoulli_(1 - self.rate, generator=generator) / (1 - self.rate)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x times its mask, shapes unchanged."""
+        if context.mean_only or self.rate == 0:
+            return x
+        shape = (*x.shape[: x.ndim - self.spatial], *(1,) * self.spatial)
+        if context.watch is not None:
+            context.watch(self)
+            if self.learns_shape and shape[1:] not in self.shapes:
+                self.shapes.append(shape[1:])
+        if context.draws is not None and id(self) in context.draws:
+            return x * self._mask(draw(self), shape[1:]).to(device=x.device, dtype=x.dtype)
+        keep = torch.empty(shape, dtype=x.dtype, device=x.device).bernoulli_(1 - self.rate)
+        return x * (keep / (1 - self.rate))
+
+    def _mask(self, masks: Tensor, wanted: tuple[int, ...]) -> Tensor:
+        """The mask for inputs of this shape; where the batch is not dimension 0, one that broadcasts to it."""
+        known = self.shapes
+        if not self.learns_shape:
+            return masks.reshape(known[0])
+        found = wanted if wanted in known else next((s for s in known if _broadcasts(s, wanted)), None)
+        if found is None:
+            raise PredictionError(
+                f"dropout: expected features of a shape that one datum of the batch had ({known}), received {wanted}; "
+                'the shapes inside this model depend on the batch: use predict(..., estimator="local")'
+            )
+        start = sum(map(math.prod, known[: known.index(found)]))
+        return masks[start : start + math.prod(found)].reshape(found)
+
+    def extra_repr(self) -> str:
+        """The rate and what is dropped together."""
+        return f"rate={self.rate}, spatial={self.spatial}"
+
+
+class DropoutAlways(DropoutMask):
+    """A model's own `nn.Dropout`, kept on when sampling."""
+
+    is_bayes_layer = True
+    shell: nn.Module
+
+    def __init__(self, module: nn.Module, rate: float) -> None:
+        super().__init__(rate, spatial_of(module))
+        object.__setattr__(self, "shell", copy.copy(module))
+        self.training = module.training
+
+    def restored(self) -> nn.Module:
+        """The module it replaced."""
+        plain = copy.copy(self.shell)
+        plain.training = self.training
+        return plain
+
+
+class DropoutLayer(StandIn):
+    """A Linear or convolution that drops its inputs; its parameters keep their names.
+
+    Dropping input j sets column j of the weight to zero: a two-point posterior on whole columns (Gal and
+    Ghahramani, 2016).
+    """
+
+    def __init__(self, module: nn.Module, rate: float) -> None:
+        super().__init__(module)
+        spatial = self.operation.spatial
+        width: int = module.in_features if spatial == 0 else module.in_channels  # type: ignore[assignment]
+        self.mask = DropoutMask(rate, spatial, (width, *(1,) * spatial))
+        self.train(module.training)
+
+    def forward(self, input: Tensor, *extra: Any, **named: Any) -> Tensor:
+        """The module's operation on masked inputs; called as the module was."""
+        bias = self._parameters.get("bias")
+        return self.operation.apply(self.shell, self.mask(input), self.weight, bias, *extra, **named)
+
+
+OWN_DROPOUT: dict[type[nn.Module], int] = {nn.Dropout: 0, nn.Dropout1d: 1, nn.Dropout2d: 2, nn.Dropout3d: 3}
+
+
+def spatial_of(module: nn.Module) -> int:
+    """How many trailing dimensions a torch dropout module drops together."""
+    return next(spatial for kind, spatial in OWN_DROPOUT.items() if isinstance(module, kind))
+
+
+def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
+    padded = (1,) * (len(target) - len(shape)) + shape
+    return len(shape) <= len(target) and all(a in (1, b) for a, b in zip(padded, target, strict=True))

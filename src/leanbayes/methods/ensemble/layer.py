@@ -1,0 +1,297 @@
+"""Several networks in the place of one: layers that hold K members, and whose turn it is."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_map
+
+from ...convert.trace import original
+from ...errors import ConversionError, PredictionError
+from ...sampling import context
+
+
+class Turn(nn.Module):
+    """Which member of an ensemble a pass uses: the one random site that all its layers share.
+
+    period: the number of members (where layers differ in it, their least common multiple; a layer takes the index
+        modulo its own). member: the index of the present pass, or of the last one. held: whether a callback has chosen
+        it for a whole training step.
+
+    A whole number rather than a buffer: a pass must know it without waiting for a device, and torch.compile makes a
+    graph of each member alone.
+    """
+
+    is_site = True
+    has_mean = False  # the average of several networks' weights is none of them
+    device = torch.device("cpu")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.period, self.member, self.next, self.held = 1, 0, 0, False
+
+    def noise(self, generator: torch.Generator | None = None) -> Tensor:
+        """A member at random, every one as likely."""
+        return torch.randint(self.period, (), generator=generator)
+
+    def of_sample(self, seed: int, number: int, sample: int) -> Tensor:
+        """The member of a sample: one after the other, so that K samples ask each once; the seed says who begins."""
+        return torch.tensor((seed + sample) % self.period)
+
+    def index(self) -> int | Tensor:
+        """The member of this pass; a tensor where `torch.func.vmap` runs over several."""
+        if context.watch is not None:
+            context.watch(self)
+        given = None if context.draws is None else context.draws.get(id(self))
+        if given is None:
+            return self.member
+        try:
+            return int(given)
+        except RuntimeError:  # vmap: there is no one number
+            return given
+
+    def advance(self) -> None:
+        """The next member in turn."""
+        self.member, self.next = self.next, (self.next + 1) % self.period
+
+    def begin(self, model: nn.Module, inputs: Any) -> None:
+        """Before every pass of the model: training takes the members in turn, everything else one at random."""
+        given = context.draws is not None and id(self) in context.draws
+        if given or context.mean_only or (self.training and self.held):
+            return
+        if self.training or torch.compiler.is_compiling():  # a random number would break the graph
+            self.advance()
+        else:
+            self.member = int(self.noise())
+
+    def extra_repr(self) -> str:
+        """How many there are, and which one it is."""
+        return f"period={self.period}, member={self.member}"
+
+
+class EnsembleLayer(nn.Module):
+    """K modules in the place of one, each with parameters and statistics of its own; a pass uses one of them.
+
+    members: the modules, alike but for their values; the first is the one that was there.
+    turn: shared by all layers of a model, so that a pass goes through one whole network.
+
+    Whatever the module had to read (``weight``, ``in_features``, ...) is read from the member whose turn it is.
+
+    >>> layer = EnsembleLayer([nn.Linear(3, 2) for _ in range(5)], Turn())
+    >>> layer(torch.zeros(1, 3)).shape, layer.in_features, len(layer.resting_members)
+    (torch.Size([1, 2]), 3, 4)
+    """
+
+    is_bayes_layer = True
+
+    def __init__(self, members: list[nn.Module], turn: Turn) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+        self.turn = turn
+        turn.period = math.lcm(turn.period, len(members))
+        self.training = self.members.training = members[0].training
+
+    def forward(self, *args: Any, **named: Any) -> Any:
+        """What the member whose turn it is makes of the inputs; called as the module was."""
+        if context.mean_only:
+            raise PredictionError(
+                f"mean-only inference of an ensemble is meaningless: it is {len(self.members)} networks, and the mean "
+                f"of their weights is none of them; predict(..., samples={len(self.members)}) asks each once"
+            )
+        return self._through_all(self._use(lambda member: member(*args, **named)))
+
+    @property
+    def shell(self) -> nn.Module:
+        """A module of the kind that was replaced; its options are those of every member."""
+        return original(self.members[0])
+
+    @property
+    def posteriors(self) -> Any:
+        """Those of the member that `restored` gives back."""
+        return getattr(self.members[0], "posteriors", {})
+
+    @property
+    def resting_members(self) -> list[nn.Module]:
+        """Those whose turn it is not: no gradient, no KL, no statistics."""
+        active = self.turn.member % len(self.members)
+        return [member for number, member in enumerate(self.members) if number != active]
+
+    def restored(self) -> nn.Module:
+        """The first member, plain again."""
+        plain = replaced(self.members[0], _restored)
+        plain.training = self.training
+        return plain
+
+    def _use(self, call: Callable[[nn.Module], Any]) -> Any:
+        index = self.turn.index()
+        if not isinstance(index, Tensor):
+            return call(self.members[index % len(self.members)])
+        # under vmap: what all members say of inputs that the samples share is computed once, whatever their number
+        chosen = index.remainder(len(self.members)).reshape(1)
+
+        def choose(*each: Any) -> Any:
+            if not isinstance(each[0], Tensor):
+                return each[0]
+            return torch.stack(each).index_select(0, chosen.to(each[0].device)).squeeze(0)
+
+        return tree_map(choose, *(call(member) for member in self.members))
+
+    def _through_all(self, output: Any) -> Any:
+        """The output, with a zero gradient to the resting members where processes train together.
+
+        DistributedDataParallel waits for the gradient of every parameter; the ensemble's callback takes them away.
+        """
+        distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+        if not (distributed and self.training and torch.is_grad_enabled()):
+            return output
+        own = [p for member in self.resting_members for p in member.parameters() if p.requires_grad]
+        nothing = sum(p.reshape(-1)[:0].sum() for p in own)  # the sum of no elements: 0 also where some are infinite
+        return tree_map(
+            lambda x: x + nothing if isinstance(x, Tensor) and x.is_floating_point() else x,  # type: ignore[operator]
+            output,
+        )
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            # only what the module itself had: a member's own KL, say, is no property of the ensemble
+            if "members" not in self.__dict__.get("_modules", {}) or not hasattr(self.shell, name):
+                raise
+            return self._use(lambda member: getattr(member, name))
+
+    def extra_repr(self) -> str:
+        """What it stands for."""
+        return f"{len(self.members)} x {type(self.shell).__name__}"
+
+
+class InTurn:
+    """The callback of an ensemble: a training step is one member's, and the others stay exactly as they are.
+
+    Batch b of epoch e trains member (b + e) mod K, so that over K epochs every member meets every place in the order
+    of the data. What the others have for a gradient is taken away: an optimiser with momentum or weight decay would
+    move them for a gradient of zero.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self.layers = layers(model)
+        self.turns = list({id(layer.turn): layer.turn for layer in self.layers}.values())
+
+    def fit_start(self, state: Any) -> None:
+        """Member 0 begins."""
+        self._start_at(0)
+
+    def before_step(self, state: Any) -> None:
+        """The next member, for as many passes as the step has."""
+        for turn in self.turns:
+            turn.advance()
+            turn.held = True
+
+    def after_backward(self, state: Any) -> None:
+        """No gradient for the others."""
+        for layer in self.layers:
+            for member in layer.resting_members:
+                for parameter in member.parameters():
+                    parameter.grad = None
+
+    def after_step(self, state: Any) -> None:
+        """The step is over."""
+        for turn in self.turns:
+            turn.held = False
+
+    def epoch_end(self, state: Any) -> None:
+        """The next epoch begins with another member."""
+        self._start_at(state.epoch + 1)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Whose turn is next."""
+        return {"next": [turn.next for turn in self.turns]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on as if nothing had happened."""
+        for turn, number in zip(self.turns, state["next"], strict=True):
+            turn.next = number
+
+    def _start_at(self, number: int) -> None:
+        for turn in self.turns:
+            turn.next, turn.held = number % turn.period, False
+
+
+def layers(model: nn.Module) -> list[EnsembleLayer]:
+    """The ensemble layers of a model, each once."""
+    return [module for module in model.modules() if isinstance(module, EnsembleLayer)]
+
+
+def attach(model: nn.Module) -> None:
+    """Let all ensemble layers of a model take turns together, at every pass of the model; undone where none is left."""
+    found = layers(model)
+    old = [(m, key, hook) for m in model.modules() for key, hook in m._forward_pre_hooks.items()]
+    old = [(m, key, hook) for m, key, hook in old if isinstance(getattr(hook, "__self__", None), Turn)]
+    for module, key, _ in old:
+        del module._forward_pre_hooks[key]
+    if not found:
+        return
+    turn = old[0][2].__self__ if old else found[0].turn  # type: ignore[attr-defined]
+    for layer in found:
+        turn.period = math.lcm(turn.period, layer.turn.period)
+        layer.turn = turn
+    model.register_forward_pre_hook(turn.begin)
+
+
+def member(model: nn.Module, number: int) -> nn.Module:
+    """One network of an ensemble by its number, as a copy of its own.
+
+    >>> import leanbayes as lb
+    >>> model = nn.Sequential(nn.Linear(2, 2))
+    >>> _ = lb.bayesianize_(model, lb.Ensemble(3))
+    >>> member(model, 2)
+    Sequential(
+      (0): Linear(in_features=2, out_features=2, bias=True)
+    )
+    """
+    found = layers(model)
+    count = min((len(layer.members) for layer in found), default=0)
+    if not 0 <= number < count:
+        there = f"a member from 0 to {count - 1}" if found else "an ensemble (lb.bayesianize_(model, lb.Ensemble()))"
+        raise ConversionError(f"expected {there}, received number {number} of a {type(model).__name__}")
+    one = copy.deepcopy(model)
+    parts = {id(layer): layer.members[number] for layer in layers(one)}
+    for layer in layers(one):
+        for part in layer.members[number].modules():  # on its own, what is random in it is the method's doing
+            if getattr(part, "is_bayes_layer", False):
+                part.__dict__["method"] = layer.__dict__["method"].method
+    for parent in list(one.modules()):
+        for name, child in parent._modules.items():
+            if child is not None and id(child) in parts:
+                parent._modules[name] = parts[id(child)]
+    attach(one)
+    return one
+
+
+def replaced(
+    module: nn.Module, use: Callable[[nn.Module], nn.Module | None], seen: dict[int, nn.Module] | None = None
+) -> nn.Module:
+    """A module that shares all tensors with another, its parts replaced where ``use`` has something else for them."""
+    seen = {} if seen is None else seen
+    if id(module) not in seen:
+        other = use(module)
+        if other is None:
+            other = copy.copy(module)
+            other._parameters, other._buffers = dict(module._parameters), dict(module._buffers)
+            other._modules = {n: None if m is None else replaced(m, use, seen) for n, m in module._modules.items()}
+        seen[id(module)] = other
+    return seen[id(module)]
+
+
+def _restored(module: Any) -> nn.Module | None:
+    return module.restored() if getattr(module, "is_bayes_layer", False) else None  # type: ignore[no-any-return]
+
+
+def owners(module: nn.Module) -> Iterator[nn.Module]:
+    """Those inside a module, itself included, that have parameters of their own."""
+    return (part for part in module.modules() if any(p is not None for p in part._parameters.values()))

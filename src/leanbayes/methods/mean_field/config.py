@@ -1,0 +1,91 @@
+"""Mean-field Gaussian variational inference (Graves, 2011; Blundell et al., 2015; Kingma et al., 2015)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from ...config import check_choice, check_flag, check_positive
+from ...errors import ConfigError
+from ...method import Method
+from ...priors import LogUniform, Normal, ScaleMixture, StudentT
+from ...registry import register
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from ...posteriors.base import Posterior
+
+
+@register
+@dataclass(frozen=True)
+class MeanField(Method):
+    """Every weight an independent Gaussian N(mu, sigma^2), both learned: twice the parameters.
+
+    Args:
+        prior: p(w) of every weight.
+        std: where sigma starts.
+        random_bias: whether biases are distributions too.
+        estimator: how noise reaches the outputs in training; see `leanbayes.layers.estimators`.
+        keep_weights: pretrained weights become the means; otherwise the means start afresh.
+
+    >>> from torch import nn
+    >>> import leanbayes as lb
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> plan = lb.bayesianize_(model, lb.MeanField(std=0.02))
+    >>> plan.parameters_before, plan.parameters_after
+    (58, 116)
+    """
+
+    summary: ClassVar[str] = "a Gaussian per weight, mean and variance learned"
+
+    prior: Normal | LogUniform | StudentT | ScaleMixture = Normal()  # noqa: RUF009  (frozen)
+    std: float = 0.02
+    random_bias: bool = True
+    estimator: Literal["local", "weight", "flipout"] = "local"
+    keep_weights: bool = True
+
+    def __post_init__(self) -> None:
+        check_positive(self, "std")
+        check_flag(self, "random_bias", "keep_weights")
+        check_choice(self, "estimator", ("local", "weight", "flipout"))
+        if not isinstance(self.prior, (Normal, LogUniform, StudentT, ScaleMixture)):
+            raise ConfigError(f"MeanField.prior: expected a prior such as lb.Normal(std=1.0), received {self.prior!r}")
+
+    def refuses(self, module: nn.Module) -> str | None:
+        """Whatever has no operation with a weight."""
+        from ...layers.operations import refusal
+
+        return refusal(module)
+
+    def convert(self, module: nn.Module, memo: dict[int, Posterior]) -> nn.Module:
+        """A BayesLayer with Gaussian posteriors."""
+        from ...layers.bayes import bayes_layer
+        from ...posteriors import Gaussian
+        from ...posteriors.scale import rho_like
+
+        source = module if self.keep_weights else fresh(module)
+
+        def make(name: str) -> Posterior:
+            # the parameter itself becomes the mean: optimisers that hold it go on training it
+            mean = source._parameters[name]
+            assert mean is not None
+            return Gaussian(mean, rho_like(mean, self.std))
+
+        return bayes_layer(
+            module,
+            make,
+            lambda name: self.prior,
+            random_bias=self.random_bias,
+            memo=memo,
+            estimator=self.estimator,
+        )
+
+
+def fresh(module: nn.Module) -> nn.Module:
+    """A copy of a module with newly initialised parameters."""
+    import copy
+
+    again = copy.deepcopy(module)
+    again.reset_parameters()  # type: ignore[operator]
+    return again

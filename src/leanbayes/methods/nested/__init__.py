@@ -1,0 +1,6 @@
+"""Nested networks: trained once, run at any width."""
+
+from .config import WEIGHTS, Nested
+from .dropout import NestedDropout
+
+__all__ = ["WEIGHTS", "Nested", "NestedDropout"]

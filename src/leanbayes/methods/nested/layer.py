@@ -1,0 +1,223 @@
+"""Layers whose outputs are ordered, and the hooks that mask them where they are consumed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...convert.channels import Use
+from ...kl import kl
+from ...layers.bayes import BayesLayer
+from ...layers.shell import StandIn
+from ...ordering.unit import Draw, OrderingUnit, units
+from ...posteriors.base import Posterior
+from .narrow import Narrow, can_narrow, features
+
+
+class OrderedLayer(BayesLayer):
+    """A Bayesian layer whose KL is paid for by the probability that its outputs are kept (equation 18).
+
+    orders: the units of the channels that it produces first; a layer whose outputs stay as they are has none.
+    outputs: all units that order its outputs, with where, its own among them; `attach` finds them.
+    """
+
+    def __init__(self, layer: BayesLayer, module: nn.Module, orders: list[OrderingUnit], kappa: float = 1.0) -> None:
+        super().__init__(
+            module,
+            dict(layer.posteriors.items()),  # type: ignore[arg-type]
+            layer.priors,
+            estimator=layer.estimator,
+            approximation=layer.approximation,
+        )
+        self.orders = nn.ModuleList(orders)
+        self.kappa = kappa
+        self.outputs: list[tuple[OrderingUnit, Use]] = []
+        self.narrow: Narrow | None = None
+        self.train(module.training)
+
+    def compute(self, x: Tensor, weight: Tensor | None, bias: Tensor | None, *extra: Any, **named: Any) -> Tensor:
+        """The operation itself, on the part of its parameters that this pass uses."""
+        if self.narrow is not None and weight is not None:
+            weight, bias = self.narrow.part(weight, bias)
+        return super().compute(x, weight, bias, *extra, **named)
+
+    def _kl(self, name: str, q: Posterior) -> Tensor:
+        """kappa times Phi_2 of (18): sum_f S_f sum_{weights of output f} KL, S_f the keep probability of feature f."""
+        terms = self._except_padding(name, kl(q, self.priors[name], approximation=self.approximation))
+        wide = torch.promote_types(terms.dtype, torch.float32)
+        if not self.outputs:
+            return self.kappa * terms.sum(dtype=wide)
+        costs = terms.to(wide) if name == "bias" else self._by_output(terms, wide)
+        for unit, use in self.outputs:
+            costs = costs * unit.spread(unit.keep(), use, len(costs)).to(costs)
+        return self.kappa * costs.sum()
+
+    def _by_output(self, terms: Tensor, dtype: torch.dtype) -> Tensor:
+        """Elementwise terms of the weight, summed over all that leads to one output feature."""
+        if self.takes_indices:
+            return terms.sum(0, dtype=dtype)
+        if not getattr(self.shell, "transposed", False):
+            return terms.flatten(1).sum(1, dtype=dtype)
+        groups: int = self.shell.groups  # type: ignore[assignment]
+        return terms.reshape(groups, len(terms) // groups, terms.shape[1], -1).sum((1, 3), dtype=dtype).flatten()
+
+
+class OrderedPlain(StandIn):
+    """A plain layer that holds the units of the channels it produces; it computes what it always did."""
+
+    def __init__(self, module: nn.Module, orders: list[OrderingUnit]) -> None:
+        super().__init__(module)
+        self.orders = nn.ModuleList(orders)
+        self.narrow: Narrow | None = None
+        self.train(module.training)
+
+    def forward(self, input: Tensor, *extra: Any, **named: Any) -> Tensor:
+        """The module's operation; called as the module was."""
+        weight, bias = self.weight, self._parameters.get("bias")
+        if self.narrow is not None:
+            weight, bias = self.narrow.part(weight, bias)
+        return self.operation.apply(self.shell, input, weight, bias, *extra, **named)
+
+
+class InputMask:
+    """A hook in front of a module that consumes ordered channels: its input times their mask."""
+
+    def __init__(self, unit: OrderingUnit, use: Use) -> None:
+        self.unit, self.use = unit, use
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        if args:
+            return (self._masked(args[0]), *args[1:]), named
+        first = next(iter(named))
+        return args, {**named, first: self._masked(named[first])}
+
+    def _masked(self, x: Tensor) -> Tensor:
+        if self.unit.narrows and self.unit.known_nodes() is not None:
+            return x  # what is dropped is not there
+        mask = self.unit.mask(x, self.use)
+        return x if mask is None else x * mask
+
+
+class OutputMask(InputMask):
+    """A hook behind a producer, as the authors have it; what a norm layer makes of the zeros is not zero."""
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:  # type: ignore[override]
+        return self._masked(output)
+
+
+class Begin:
+    """A hook in front of the whole model: a pass draws widths of its own."""
+
+    def __init__(self, draws: list[Draw]) -> None:
+        self.draws = draws
+
+    def __call__(self, module: nn.Module, args: tuple[Any, ...]) -> None:
+        for draw in self.draws:
+            draw.current = None
+
+
+def attach(model: nn.Module) -> None:
+    """Mask the channels of every ordering unit of a model where they are consumed; undone where no unit is left.
+
+    Units that share draw from one site, and a new pass of the model draws anew.
+    """
+    _drop_hooks(model)
+    found = units(model)
+    together = [unit for unit in found if unit.share]
+    for unit in together:
+        unit.draw = together[0].draw
+    for unit in found:
+        unit.draw.units = []
+    for unit in found:
+        unit.draw.units.append(unit)
+        unit.draw.nodes = max(other.nodes for other in unit.draw.units)
+        _mask(model, unit)
+    if found:
+        model.register_forward_pre_hook(Begin(list({id(unit.draw): unit.draw for unit in found}.values())))
+
+
+@dataclass
+class Share:
+    """The part of a layer's outputs and of its inputs that the widths keep."""
+
+    outputs: float = 1.0
+    inputs: float = 1.0
+
+    def of(self, dimensions: int) -> float:
+        """Of a tensor: a weight (outputs, inputs, ...), or one number an output."""
+        return self.outputs * self.inputs if dimensions > 1 else self.outputs
+
+
+def shares(model: nn.Module, masked: bool = False) -> dict[nn.Module, Share]:
+    """What is kept of every layer that makes, passes on or takes ordered channels, at the widths that are set.
+
+    masked: only by units that multiply by zero, not by those that leave channels out of the arithmetic.
+    """
+    found: dict[nn.Module, Share] = {}
+    for unit in units(model):
+        if masked and unit.known_nodes() is not None:
+            continue
+        group = unit.group
+        dropped = group.size - len(unit.kept_channels(unit.width or unit.limit))
+        sides = [("outputs", use) for use in (*group.producers, *group.through)]
+        sides += [("inputs", use) for use in group.consumers]
+        for side, use in dict.fromkeys(sides):
+            module = model.get_submodule(use.module)
+            if (count := features(module, side)) is not None:  # groups of channels may lie side by side in a layer
+                share = found.setdefault(module, Share())
+                setattr(share, side, getattr(share, side) - dropped * use.block / count)
+    return found
+
+
+def _mask(model: nn.Module, unit: OrderingUnit) -> None:
+    group = unit.group
+    for use in dict.fromkeys(group.producers if unit.legacy else group.consumers):
+        module = model.get_submodule(use.module)
+        if unit.legacy:
+            module.register_forward_hook(OutputMask(unit, use))
+        else:
+            module.register_forward_pre_hook(InputMask(unit, use), with_kwargs=True)
+    for use in dict.fromkeys((*group.producers, *group.through)):
+        layer = model.get_submodule(use.module)
+        if isinstance(layer, OrderedLayer):
+            layer.outputs.append((unit, use))
+    unit.narrows = unit.skip and can_narrow(model, unit)
+    if unit.narrows:
+        for use in dict.fromkeys((*group.producers, *group.through)):
+            _narrow(model, use).outputs = (unit, use)
+        for use in dict.fromkeys(group.consumers):
+            _narrow(model, use).inputs = (unit, use)
+
+
+def _narrow(model: nn.Module, use: Use) -> Narrow:
+    """What narrows a module: on an ordered layer, or as a pair of hooks around any other."""
+    module = model.get_submodule(use.module)
+    if isinstance(module, (OrderedLayer, OrderedPlain)):
+        module.narrow = module.narrow or Narrow()
+        return module.narrow
+    hooks = (getattr(hook, "__self__", None) for hook in module._forward_pre_hooks.values())
+    found = next((owner for owner in hooks if isinstance(owner, Narrow)), None)
+    if found is None:
+        found = Narrow()
+        module.register_forward_pre_hook(found.before)
+        module.register_forward_hook(found.after, always_call=True)
+    return found
+
+
+def _drop_hooks(model: nn.Module) -> None:
+    for module in model.modules():
+        if isinstance(module, OrderedLayer):
+            module.outputs = []
+        if isinstance(module, (OrderedLayer, OrderedPlain)):
+            module.narrow = None
+        for key, hook in list(module._forward_pre_hooks.items()):
+            if isinstance(getattr(hook, "__self__", hook), (InputMask, Begin, Narrow)):
+                del module._forward_pre_hooks[key]
+                module._forward_pre_hooks_with_kwargs.pop(key, None)
+        for key, after in list(module._forward_hooks.items()):
+            if isinstance(getattr(after, "__self__", after), (OutputMask, Narrow)):
+                del module._forward_hooks[key]
+                module._forward_hooks_always_called.pop(key, None)

@@ -1,0 +1,100 @@
+"""Computing only the channels of a width: layers on both sides of ordered channels use the front of their weights.
+
+A mask costs what the whole layer costs. Where the width of a pass is known before it runs, the producer computes only
+the channels that are kept, norm layers and activations see fewer, and the consumer reads as many columns of its weight.
+All of it is views of the same tensors: nothing is copied, and the dropped part gets a gradient of 0, as under a mask.
+BatchNorm statistics of a dropped channel stay as they are, where a mask would update them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from ...convert.channels import Use
+from ...convert.trace import original
+from ...ordering.unit import OrderingUnit
+
+
+class Narrow:
+    """What a module computes in this pass: the first so many outputs from the first so many inputs.
+
+    A plain layer or BatchNorm gets the front of its parameters and statistics for the length of a call; a layer of
+    `leanbayes.methods.nested.layer` asks for it.
+    """
+
+    def __init__(self) -> None:
+        self.outputs: tuple[OrderingUnit, Use] | None = None
+        self.inputs: tuple[OrderingUnit, Use] | None = None
+        self.whole: list[tuple[dict[str, Any], str, Any]] = []
+
+    def part(self, weight: Any, bias: Any) -> tuple[Any, Any]:
+        """What is in use of a weight (outputs, inputs, ...) and a bias (outputs,)."""
+        out, into = (None if at is None else _features(*at) for at in (self.outputs, self.inputs))
+        if out is not None:
+            weight, bias = weight[:out], None if bias is None else bias[:out]
+        return weight if into is None else weight[:, :into], bias
+
+    def before(self, module: nn.Module, args: Any) -> None:
+        """Put the part in use in the place of the whole."""
+        self.after(module, args, None)  # should a call have ended half-way
+        values: Any = module._parameters
+        if not isinstance(module, _BatchNorm):
+            self._use(values, dict(zip(("weight", "bias"), self.part(values["weight"], values["bias"]), strict=True)))
+            return
+        assert self.outputs is not None
+        count = _features(*self.outputs)
+        for values in (module._parameters, module._buffers):
+            self._use(values, {n: v[:count] for n, v in values.items() if v is not None and v.ndim})
+
+    def after(self, module: nn.Module, args: Any, output: Any) -> None:
+        """And back."""
+        while self.whole:
+            values, name, value = self.whole.pop()
+            values[name] = value
+
+    def _use(self, values: dict[str, Any], parts: dict[str, Any]) -> None:
+        for name, part in parts.items():
+            self.whole.append((values, name, values[name]))
+            values[name] = part
+
+
+def can_narrow(model: nn.Module, unit: OrderingUnit) -> bool:
+    """Whether the channels of a unit can be left out of the arithmetic: they are all that their layers make and take.
+
+    Not where a convolution is grouped or transposed, where several layers produce them, where they are a part of a
+    concatenation, or where other layers than BatchNorm and elementwise ones are in between: those are masked.
+    """
+    group = unit.group
+    if unit.legacy or len(group.producers) != 1 or list(unit.steps.of) != sorted(unit.steps.of):
+        return False
+    pairs = [(use, "inputs") for use in group.consumers] + [(use, "outputs") for use in group.producers]
+    return all(_is_front(model, unit, use, side) for use, side in pairs) and all(
+        use.offset == 0 and isinstance(model.get_submodule(use.module), _BatchNorm) for use in group.through
+    )
+
+
+def _is_front(model: nn.Module, unit: OrderingUnit, use: Use, side: str) -> bool:
+    from .layer import OrderedLayer, OrderedPlain
+
+    module = model.get_submodule(use.module)
+    shell: Any = original(module)
+    if not isinstance(module, (OrderedLayer, OrderedPlain)) and shell is not module:
+        return False  # another method's layer
+    if not isinstance(shell, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)) or getattr(shell, "groups", 1) > 1:
+        return False
+    return use.offset == 0 and features(module, side) == unit.group.size * use.block
+
+
+def features(module: nn.Module, side: str) -> int | None:
+    """How many "outputs" or "inputs" a layer has, by the names that torch gives them; None where it does not say."""
+    names = ("in_features", "in_channels") if side == "inputs" else ("out_features", "out_channels", "embedding_dim")
+    shell = original(module)
+    return next((getattr(shell, name) for name in (*names, "num_features") if hasattr(shell, name)), None)
+
+
+def _features(unit: OrderingUnit, use: Use) -> int | None:
+    nodes = unit.known_nodes()
+    return None if nodes is None else len(unit.kept_channels(nodes)) * use.block

@@ -1,0 +1,217 @@
+"""Which component each part of a tensor takes: the random sites of mixtures, drawn or laid out over the samples.
+
+Z ~ Categorical(p)                                             (ensemble model patching, equations 1, 4 and 5)
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+
+from ...errors import ConfigError
+from ...sampling import context, mix
+
+_TOLERANCE = 1e-6
+_MOST_ORDERS = 720  # of up to six things there is a table of all orders
+_LAID_OUT = 2**16  # indices that are laid out at a time, where a single block has fewer
+
+
+class Assignment(nn.Module):
+    """Indices with probabilities p, independent draws; a random site.
+
+    shape: of the indices, broadcast to the tensor: () for one index in all, the tensor's own for one an element.
+    probabilities: p, one for each component.
+    held: whether one draw holds for a whole pass, through all layers that share this; see `begin`.
+    learned: whether p = softmax(logits) is learned; see `leanbayes.methods.patch.mixing`.
+    folds: set where samples with components of their own cost what one larger batch costs (norm layers).
+
+    >>> _ = torch.manual_seed(0)
+    >>> Assignment((4,), (0.5, 0.5)).noise().shape
+    torch.Size([4])
+    """
+
+    is_site = True
+    folds = False
+    logits: nn.Parameter | None
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        probabilities: tuple[float, ...],
+        *,
+        held: bool = False,
+        learned: bool = False,
+    ) -> None:
+        super().__init__()
+        check_probabilities("probabilities", probabilities)
+        self.shape, self.held = tuple(shape), held
+        self.given = tuple(float(p) for p in probabilities)
+        self.register_parameter("logits", nn.Parameter(torch.tensor(self.given).log()) if learned else None)
+        self.current: Tensor | None = None
+        self.inside = False
+        self.drawn: list[Tensor] | None = None
+        self._last: tuple[tuple[Any, ...], Tensor] | None = None
+        self.device = torch.device("cpu")
+
+    @property
+    def probabilities(self) -> tuple[float, ...]:
+        """p, one for each component."""
+        if self.logits is None:
+            return self.given
+        return tuple(self.logits.detach().double().softmax(0).tolist())
+
+    @property
+    def components(self) -> int:
+        """K."""
+        return len(self.given)
+
+    @property
+    def uniform(self) -> bool:
+        """Whether all components are as likely, and stay so."""
+        return self.logits is None and max(self.given) - min(self.given) < _TOLERANCE
+
+    def weights(self) -> Tensor:
+        """p as a tensor, (K,), differentiable where it is learned (and on the CPU where it is not)."""
+        if self.logits is None:
+            return torch.tensor(self.given, dtype=torch.float64)
+        return self.logits.softmax(0)
+
+    def divergence(self) -> Tensor:
+        """KL(Categorical(p) || uniform) of all indices: log K less the entropy, for each.
+
+        Where components do not overlap, the KL of a mixture is the mean of its components' less this entropy.
+        """
+        p = self.weights()
+        return max(1, math.prod(self.shape)) * (torch.special.entr(p).sum().neg() + math.log(self.components))
+
+    def noise(self, generator: torch.Generator | None = None) -> Tensor:
+        """Indices of `shape`; those of the pass where they are held."""
+        if generator is None and self.current is not None and (self.inside or _in_backward()):
+            return self.current
+        device = self.device if generator is None else generator.device
+        if self.uniform:
+            index = torch.randint(self.components, self.shape, generator=generator, device=device)
+        else:
+            index = self._chosen(torch.rand(self.shape, generator=generator, device=device))
+        if generator is None and self.drawn is not None and not _in_backward():
+            self.drawn.append(index)
+        return index
+
+    @property
+    def block(self) -> int:
+        """How many samples are balanced together."""
+        return self.components * (1 if self.uniform else 4)
+
+    def laid_out(self, seed: int, number: int, samples: Sequence[int]) -> Tensor:
+        """Indices for several samples, (samples, *shape), balanced over all samples as in `BalancedAssignment`.
+
+        number: tells the sites of a model apart: those with the same number are laid out alike.
+        """
+        block, p = self.block, self.probabilities
+        size = block * max(1, _LAID_OUT // (block * max(1, math.prod(self.shape))))
+        parts = []
+        for span, some in itertools.groupby(samples, lambda sample: sample // size):
+            key = (seed, number, span, p)
+            if self._last is None or self._last[0] != key:
+                self._last = (key, self._layout(mix(seed, number, span), size // block))
+            parts.append(self._last[1][[sample % size for sample in some]])
+        return (parts[0] if len(parts) == 1 else torch.cat(parts)).long().to(self.device)
+
+    def _layout(self, seed: int, blocks: int) -> Tensor:
+        """The indices of some blocks (samples, *shape), drawn on the CPU: a seed means the same everywhere."""
+        generator = torch.Generator().manual_seed(seed)
+        order = random_orders((blocks, *self.shape), self.block, generator)
+        if not self.uniform:
+            u = torch.rand(order.shape, generator=generator)
+            order = self._chosen((order + u) / self.block).to(torch.int16)
+        return order.movedim(-1, 1).reshape(blocks * self.block, *self.shape)
+
+    def begin(self, model: nn.Module, inputs: Any) -> None:
+        """Before every pass of a model whose layers share the draw: a new one, unless the context has it."""
+        self.current = None
+        if not context.mean_only and not (context.draws is not None and id(self) in context.draws):
+            self.current = self.noise()
+        self.inside = True
+
+    def end(self, model: nn.Module, inputs: Any, outputs: Any) -> None:
+        """After the pass, however it ended: the draw holds for its backward pass alone, which may compute it again."""
+        self.inside = False
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Indices are drawn where the model is moved to: it may have no tensor that would show."""
+        self.device = fn(torch.empty(0, device=self.device)).device
+        self.current = None
+        return super()._apply(fn, recurse)
+
+    def _chosen(self, u: Tensor) -> Tensor:
+        """The component whose stretch of [0, 1) holds u."""
+        if self.logits is not None:  # without waiting for the device
+            edges = self.logits.detach().double().softmax(0).cumsum(0)[:-1]
+            return (u.unsqueeze(-1) >= edges.to(u.device)).sum(-1)
+        index = torch.zeros(u.shape, dtype=torch.long, device=u.device)
+        edge = 0.0
+        for p in self.given[:-1]:
+            edge += p
+            index = index + (u >= edge)
+        return index
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "current": None, "inside": False, "drawn": None, "_last": None}
+
+    def extra_repr(self) -> str:
+        """The shape and the number of components."""
+        return f"shape={self.shape}, components={self.components}"
+
+
+class BalancedAssignment(Assignment):
+    """Assignments laid out over the samples of `predict`, so that every index takes every component equally often.
+
+    A Latin hypercube: in each block of K samples every index goes through the components in a random order of its own,
+    so that a sample by itself is distributed as an independent draw (averages stay unbiased), while the average over a
+    block has no variance from any single index. Where components are not as likely, a block has 4 K samples, one from
+    each of 4 K equal stretches of [0, 1), and component k comes within one of 4 K p_k times.
+
+    A function of (seed, number, sample). In training the draws are independent.
+
+    >>> site = BalancedAssignment((), (0.25,) * 4)
+    >>> sorted(int(site.of_sample(7, 0, s)) for s in range(4))
+    [0, 1, 2, 3]
+    """
+
+    def of_sample(self, seed: int, number: int, sample: int) -> Tensor:
+        """The indices of one sample."""
+        return self.laid_out(seed, number, [sample])[0]
+
+
+def random_orders(shape: tuple[int, ...], count: int, generator: torch.Generator | None = None) -> Tensor:
+    """Random permutations of 0 ... count - 1 along a last dimension, (*shape, count), each order as likely.
+
+    >>> random_orders((2,), 3, torch.Generator().manual_seed(0)).sort(-1).values.tolist()
+    [[0, 1, 2], [0, 1, 2]]
+    """
+    if math.factorial(count) > _MOST_ORDERS:
+        return torch.rand((*shape, count), generator=generator).argsort(-1).to(torch.int16)
+    every = torch.tensor(list(itertools.permutations(range(count))), dtype=torch.int16)
+    return every[torch.randint(len(every), shape, generator=generator)]
+
+
+def _in_backward() -> bool:
+    """Whether a pass is computed again, for gradients whose activations were not kept (checkpointing)."""
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
+
+
+def check_probabilities(where: str, probabilities: tuple[float, ...]) -> None:
+    """Two or more numbers above 0 that sum to one."""
+    numbers = all(isinstance(p, (int, float)) and not isinstance(p, bool) for p in probabilities)
+    if len(probabilities) < 2 or not numbers or not all(p > 0 for p in probabilities):
+        raise ConfigError(f"{where}: expected two or more numbers above 0, received {probabilities}")
+    if not abs(math.fsum(probabilities) - 1) < _TOLERANCE:
+        raise ConfigError(
+            f"{where}: expected numbers that sum to 1, received {probabilities}, whose sum is "
+            f"{math.fsum(probabilities):.6g}; divide them by it"
+        )

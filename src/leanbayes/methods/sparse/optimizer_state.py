@@ -1,0 +1,105 @@
+"""Overwriting slots of a sparse weight in place, with the optimiser state that belongs to them.
+
+Parameters and state tensors stay the same objects of the same size, so that optimisers and DDP keep their references.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, defaultdict
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ...errors import TrainingError
+from ...posteriors.sparse import Sparse
+
+# state that does not begin at zero: the option of the optimiser that says where
+_BEGINS_AT = {("Adagrad", "sum"): "initial_accumulator_value", ("Rprop", "step_size"): "lr"}
+
+
+def renewed(index: Tensor, keep: Tensor, candidates: tuple[Tensor, Tensor], own: Tensor | None, count: int) -> Tensor:
+    """The places of the slots after an update: the ``count`` slots that matter least take the best new places.
+
+    index: (n,) before. keep: (n,) scores of the slots, the lowest go. candidates: (scores, places) of inactive places,
+    highest first. own: (n,) scores of the slots by the same measure, where a slot that goes may be chosen again; it
+    then stays as it is. As many places are active after it as before.
+
+    >>> scores = torch.tensor([3.0]), torch.tensor([9])
+    >>> renewed(torch.tensor([4, 5, 6]), torch.tensor([1.0, 2.0, 0.5]), scores, None, 1)
+    tensor([4, 5, 9])
+    """
+    scores, places = candidates
+    going = keep.topk(min(count, len(keep)), largest=False).indices
+    if own is None:
+        going, places = going[: len(places)], places[: len(going)]
+    else:
+        rivals = torch.cat([own[going], scores.to(own.dtype)])  # a tie goes to the slot, which costs no change
+        chosen = rivals.argsort(descending=True, stable=True)[: len(going)]
+        returning = chosen[chosen < len(going)]
+        staying = torch.zeros(len(going), dtype=torch.bool, device=going.device).index_fill(0, returning, True)
+        places = places[chosen[chosen >= len(going)] - len(going)]
+        going = going[~staying]
+    return index.index_copy(0, going, places.to(index.dtype))
+
+
+@torch.no_grad()
+def overwrite_(q: Sparse, index: Tensor, values: Mapping[str, Tensor | float], optimizer: Optimizer) -> Tensor:
+    """Move slots to other places; returns which, as a mask (n,).
+
+    index: (n,) the places after. values: where the parameters of the slots that move start, by name. Gradients and
+    optimiser state of these slots begin anew; those of the others are not touched.
+    """
+    moved = index != q.index
+    slots = moved.nonzero().flatten()
+    for name, value in values.items():
+        parameter = getattr(q, name)
+        parameter[slots] = torch.as_tensor(value, dtype=parameter.dtype, device=parameter.device)
+        if parameter.grad is not None:
+            parameter.grad[slots] = 0.0
+        for key, state in optimizer.state.get(parameter, {}).items():
+            if isinstance(state, Tensor) and state.shape == parameter.shape:
+                state[slots] = _begins_at(optimizer, parameter, key)
+    q.index.copy_(index)
+    return moved
+
+
+def check_optimizer(optimizer: Optimizer, like: Tensor) -> None:
+    """Refuse an optimiser whose state is not a number, or a number for every element: slots could not be renewed.
+
+    It is asked by a step on a parameter of five elements, with its options, on a copy that shares nothing.
+    """
+    name = type(optimizer).__name__
+    probe: Any = object.__new__(type(optimizer))
+    probe.__dict__.update(optimizer.__dict__)
+    dummy = nn.Parameter(torch.ones(5, dtype=like.dtype, device=like.device))
+    dummy.grad = torch.full_like(dummy, 0.1)
+    probe.state = defaultdict(dict)
+    probe.param_groups = [{**{k: v for k, v in optimizer.param_groups[0].items() if k != "params"}, "params": [dummy]}]
+    for hooks in ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"):
+        probe.__dict__[hooks] = OrderedDict()
+    advice = "use torch.optim.SGD, Adam or another whose state is per element"
+    try:
+        type(optimizer).step(probe)  # not probe.step, which a scheduler may have bound to the optimiser itself
+    except Exception as error:
+        raise TrainingError(
+            f"optimizer: expected one whose state belongs to single weights, so that new ones can start afresh; "
+            f"{name} could not be asked ({type(error).__name__}: {error}); {advice}"
+        ) from error
+    for key, state in probe.state[dummy].items():
+        alone = state is None or isinstance(state, (bool, int, float))
+        if not alone and not (isinstance(state, Tensor) and (state.shape == dummy.shape or state.numel() == 1)):
+            raise TrainingError(
+                f"optimizer: expected one whose state belongs to single weights, so that new ones can start afresh; "
+                f"{name} keeps {key!r} for all of a parameter; {advice}"
+            )
+
+
+def _begins_at(optimizer: Optimizer, parameter: Tensor, key: str) -> float:
+    for kind in type(optimizer).__mro__:
+        if (option := _BEGINS_AT.get((kind.__name__, key))) is not None:
+            group = next(g for g in optimizer.param_groups if any(p is parameter for p in g["params"]))
+            return float(group[option])
+    return 0.0

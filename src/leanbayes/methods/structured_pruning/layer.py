@@ -1,0 +1,91 @@
+"""Multiplicative noise on the channels that enter a layer, with a scale that can be learned away."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ...kl import kl
+from ...layers.shell import StandIn
+from ...posteriors.base import Posterior
+from ...priors import LogUniform
+from ...sampling import context
+from .posterior import TruncatedLogNormal
+
+
+class ChannelNoiseLayer(StandIn):
+    """A Linear or convolution whose inputs, features or whole channels, are multiplied by random scales theta.
+
+    f(x * theta / E0), E0 the mean that theta has at the start: so the network at the means begins as the plain one.
+    In training every datum has scales of its own, in `predict` every sample. Weight and bias keep their names.
+
+    scale: q(theta), one for each input channel; its ``keep`` says which channels are left.
+    """
+
+    scale: TruncatedLogNormal
+
+    def __init__(self, module: nn.Module, log_std: float, low: float) -> None:
+        super().__init__(module)
+        weight: Any = module.weight
+        width: int = module.in_features if self.operation.spatial == 0 else module.in_channels  # type: ignore[assignment]
+        self.scale = TruncatedLogNormal.start((width,), log_std, low, dtype=weight.dtype, device=weight.device)
+        begin = TruncatedLogNormal.start((1,), log_std, low, dtype=torch.double, device="cpu")
+        self.unit = 1 / float(begin.mean.detach())
+        self.prior = LogUniform()
+        self.train(module.training)
+
+    def forward(self, input: Tensor, *extra: Any, **named: Any) -> Tensor:
+        """The module's operation on scaled inputs; called as the module was."""
+        spatial = self.operation.spatial
+        scale = self._scale(input.shape[: input.ndim - spatial])
+        scaled = input * scale.reshape(*scale.shape, *(1,) * spatial).to(input.dtype)
+        return self.operation.apply(self.shell, scaled, self.weight, self._parameters.get("bias"), *extra, **named)
+
+    def _scale(self, shape: torch.Size) -> Tensor:
+        q = self.scale
+        if context.mean_only:
+            return q.mean * self.unit
+        if context.watch is not None:
+            context.watch(q)
+        given = None if context.draws is None else context.draws.get(id(q))
+        noise = torch.rand(shape, dtype=q.dtype, device=q.device) if given is None else given
+        return q.sample(noise) * self.unit
+
+    def kl_terms(self) -> Iterator[tuple[Posterior, Callable[[], Tensor]]]:
+        """The KL of the scales; weights have none."""
+        yield self.scale, lambda: kl(self.scale, self.prior).sum(dtype=torch.float32)
+
+    def value(self, name: str) -> nn.Parameter | None:
+        """The parameter; a weight is multiplied by the mean scale of its input."""
+        parameter = self._parameters.get(name)
+        if parameter is None or name != "weight":
+            return parameter
+        scaled = parameter * self._by_input((self.scale.mean * self.unit).detach())
+        return nn.Parameter(scaled.detach(), parameter.requires_grad)
+
+    def active_weights(self) -> int:
+        """The weights of the channels that are left."""
+        weight: Any = self._parameters["weight"]
+        keep = self.scale.keep
+        return weight.numel() if keep is None else int(self._by_input(keep).expand(weight.shape).sum())
+
+    def active_parameters(self) -> int:
+        """Those weights, two numbers for each of those channels, and the bias."""
+        others = sum(p.numel() for name, p in self._parameters.items() if p is not None and name != "weight")
+        return self.active_weights() + others + self.scale.active_parameters()
+
+    def _by_input(self, values: Tensor) -> Tensor:
+        """Values (inputs,), in a shape that broadcasts to the weight's."""
+        weight, shell = self._parameters["weight"], self.shell
+        assert weight is not None
+        tail = (1,) * (weight.ndim - 2)
+        if isinstance(shell, nn.Linear):
+            return values
+        if shell.transposed:
+            return values.view(-1, 1, *tail)
+        groups: int = shell.groups  # type: ignore[assignment]
+        grouped = values.view(groups, -1).repeat_interleave(weight.shape[0] // groups, 0)
+        return grouped.view(*grouped.shape, *tail)

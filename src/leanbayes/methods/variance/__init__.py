@@ -1,0 +1,5 @@
+"""Variance networks."""
+
+from .config import Variance, magnitudes
+
+__all__ = ["Variance", "magnitudes"]

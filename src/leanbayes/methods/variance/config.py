@@ -1,0 +1,130 @@
+"""Variance networks (Neklyudov et al., 2019): layers whose knowledge is in the variances of their weights."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from ...config import check_between, check_choice, check_flag
+from ...errors import ConfigError
+from ...method import Method
+from ...priors import LogUniform, StudentT
+from ...registry import register
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from ...posteriors.base import Posterior
+
+PARAMETERISATIONS = ("layer", "neuron", "weight", "additive", "zero")
+APPROXIMATIONS = (None, "molchanov", "exact", "monte carlo")
+
+
+@register
+@dataclass(frozen=True)
+class Variance(Method):
+    """Every weight N(mu, alpha mu^2), with an alpha that may grow until the mean no longer matters.
+
+    Args:
+        parameterisation: one alpha a layer, neuron or weight (equations 17 to 19), a sigma of its own for every weight
+            (additive, equation 20), or no mean at all, N(0, sigma^2) (zero, equation 12).
+        log_alpha: where alpha starts, in all parameterisations but zero, from the same distribution.
+        prior: log-uniform, or Student's t, its proper stand-in (appendix B: StudentT(df=1e-16)).
+        approximation: of the KL; None takes molchanov for the log-uniform prior, exact for Student's t.
+        estimator: how noise reaches the outputs in training; see `leanbayes.layers.estimators`.
+        keep_weights: pretrained weights become mu (their magnitudes sigma, where there is no mean); otherwise afresh.
+
+    Past log alpha = 5 or so a layer has gone through its phase transition: the weights' means carry nothing that their
+    variances do not, and predicting with the means alone can be a random guess. Predict with samples.
+
+    >>> from torch import nn
+    >>> import leanbayes as lb
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+    >>> plan = lb.bayesianize_(model, {"0": lb.Variance()})
+    >>> plan.parameters_after - plan.parameters_before  # one alpha
+    1
+    """
+
+    summary: ClassVar[str] = "knowledge in the variances; one alpha a layer"
+
+    parameterisation: Literal["layer", "neuron", "weight", "additive", "zero"] = "layer"
+    log_alpha: float = -5.0
+    prior: LogUniform | StudentT = LogUniform()  # noqa: RUF009  (frozen)
+    approximation: Literal["molchanov", "exact", "monte carlo"] | None = None
+    estimator: Literal["local", "weight", "flipout"] = "local"
+    keep_weights: bool = True
+
+    def __post_init__(self) -> None:
+        check_choice(self, "parameterisation", PARAMETERISATIONS)
+        check_between(self, "log_alpha", -50.0, 50.0)
+        check_choice(self, "approximation", APPROXIMATIONS)
+        check_choice(self, "estimator", ("local", "weight", "flipout"))
+        check_flag(self, "keep_weights")
+        if not isinstance(self.prior, (LogUniform, StudentT)):
+            raise ConfigError(
+                f"Variance.prior: expected lb.LogUniform() or lb.StudentT(df=1e-16), received {self.prior!r}"
+            )
+        if self.approximation == "molchanov" and not isinstance(self.prior, LogUniform):
+            raise ConfigError(
+                "Variance.approximation: Molchanov's formula is for the log-uniform prior, received it with "
+                f"{self.prior!r}; use 'exact' or 'monte carlo'"
+            )
+
+    def refuses(self, module: nn.Module) -> str | None:
+        """Whatever has no operation with a weight."""
+        from ...layers.operations import refusal
+
+        return refusal(module)
+
+    def convert(self, module: nn.Module, memo: dict[int, Posterior]) -> nn.Module:
+        """A BayesLayer whose weight has noise; biases stay as they are."""
+        from ...layers.bayes import bayes_layer
+        from ..mean_field.config import fresh
+
+        source = module if self.keep_weights else fresh(module)
+
+        def make(name: str) -> Posterior:
+            # the parameter itself becomes mu: optimisers that hold it go on training it
+            mu = source._parameters[name]
+            assert mu is not None
+            return self._posterior(mu)
+
+        return bayes_layer(
+            module,
+            make,
+            lambda name: self.prior,
+            random_bias=False,
+            memo=memo,
+            estimator=self.estimator,
+            approximation=self.approximation or ("molchanov" if isinstance(self.prior, LogUniform) else "exact"),
+        )
+
+    def _posterior(self, mu: nn.Parameter) -> Posterior:
+        from ...posteriors import Gaussian, MultiplicativeGaussian, ZeroMeanGaussian
+        from ...posteriors.multiplicative import alpha_shape
+        from ...posteriors.scale import rho_like
+
+        if self.parameterisation == "zero":
+            return ZeroMeanGaussian(rho_like(mu, magnitudes(mu)))
+        if self.parameterisation == "additive":
+            return Gaussian(mu, rho_like(mu, math.exp(self.log_alpha / 2) * magnitudes(mu)))
+        shape = alpha_shape(mu.shape, self.parameterisation)
+        return MultiplicativeGaussian(mu, mu.detach().new_full(shape, self.log_alpha))
+
+
+def magnitudes(w: Tensor) -> Tensor:
+    """|w|, in at least single precision, but nowhere less than a hundredth of its root mean square.
+
+    A sigma that starts far below the others hardly ever grows: its gradient goes with its size. A tensor of zeros says
+    nothing about scale: it gets 1 / sqrt(fan-in), as torch's own initialisation would.
+    """
+    import torch
+
+    size = w.detach().abs().to(torch.promote_types(w.dtype, torch.float32))
+    if size.is_meta:
+        return size
+    scale = float(size.square().mean().sqrt())
+    if scale == 0:
+        return torch.full_like(size, 1 / math.sqrt(max(w[0].numel(), 1)))
+    return size.clamp_min(0.01 * scale)

@@ -1,0 +1,56 @@
+"""`zero_means_`: variance layers without their means, to see what is left of a network."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from torch import nn
+
+from ...convert.record import conversions
+from ...errors import ConversionError
+from ...posteriors import Posterior, ZeroMeanGaussian
+from ...posteriors.base import above_zero
+
+
+def zero_means_(model: nn.Module) -> list[str]:
+    """Replace N(mu, sigma^2) by N(0, sigma^2) in every layer under `Variance`, in place (variance networks, eq. 11).
+
+    If predictions stay as they were, all that was learned is in the variances. The layers' names are returned; those
+    without a mean already, and those of other methods, stay as they are. There is no way back: work on a copy.
+
+    >>> import copy
+    >>> import leanbayes as lb
+    >>> model = nn.Sequential(nn.Linear(4, 8))
+    >>> _ = lb.bayesianize_(model, lb.Variance(log_alpha=7.0))
+    >>> swapped = copy.deepcopy(model)
+    >>> zero_means_(swapped)
+    ['0']
+    >>> bool(swapped[0].posteriors["weight"].mean.any())
+    False
+    """
+    # by the name it is registered under: a module that was reloaded has another class of that name
+    found = {name: method for name, method in conversions(model).items() if type(method).__name__ == "Variance"}
+    if not found:
+        raise ConversionError(
+            "expected a model with layers under Variance, found none; "
+            'make some with lb.bayesianize_(model, {"dense1": lb.Variance()})'
+        )
+    swapped: dict[int, Posterior] = {}  # a tied posterior is one object in two layers
+    names = []
+    for name, method in found.items():
+        layer = model.get_submodule(name)
+        posteriors: Any = layer.posteriors
+        for parameter, q in list(posteriors.items()):
+            if not q.has_mean:
+                continue
+            if id(q) not in swapped:
+                # a weight of exactly 0 has no spread; its std is as good as 0 after the swap too
+                whole = q.whole()
+                zero = ZeroMeanGaussian.from_tensor(whole.mean, above_zero(whole.std.detach()))
+                zero.keep = q.keep
+                swapped[id(q)] = zero
+            posteriors[parameter] = swapped[id(q)]
+            names.append(name)
+        layer.__dict__["method"] = dataclasses.replace(method, parameterisation="zero")  # type: ignore[call-arg]
+    return names

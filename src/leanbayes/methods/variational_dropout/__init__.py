@@ -1,0 +1,5 @@
+"""Variational dropout."""
+
+from .config import VariationalDropout
+
+__all__ = ["VariationalDropout"]

@@ -1,0 +1,196 @@
+"""Running averages over samples: memory for the averages, not for the samples."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from ..errors import PredictionError
+from .predictive import Predictive, entropy
+
+if TYPE_CHECKING:
+    from ..likelihoods import Likelihood
+
+
+class Accumulator:
+    """Takes outputs a group of samples at a time, (samples, data, ...), and gives the Predictive.
+
+    settle: a datum takes no more samples once the standard error of every one of its means is below this (in units of
+        the predictive standard deviation for regression); checked every 8 samples, for each datum by itself, so
+        that the answer does not depend on who its neighbours are. Groups must end where it is checked.
+    weights: what each sample counts, by its number (see `leanbayes.prediction.stacking`); None for all alike.
+    """
+
+    check_every = 8
+    at_once = 2**20  # numbers in the outputs that are looked at together: copies of them in double are made
+
+    def __init__(self, likelihood: Likelihood, keep: bool, settle: float | None, weights: Tensor | None = None) -> None:
+        self.likelihood, self.settle, self.keep, self.weights = likelihood, settle, keep, weights
+        self.task = likelihood.task
+        self.origin = self.first = self.second = self.inner = self.counts = self.mass = self.active = torch.empty(0)
+        self.energy: Tensor | None = None
+        self.kept: list[Tensor] = []
+        self.kept_noise: list[Tensor] = []
+        self.numbers: list[int] = []
+        self.seen = 0
+        self.dtype = torch.float32
+
+    def add(self, outputs: Tensor, numbers: list[int]) -> None:
+        """More samples, (samples, data, ...), with the number of each."""
+        size = max(1, self.at_once // max(outputs[0].numel(), 1))
+        for first in range(0, len(numbers), size):
+            self._add(outputs[first : first + size], numbers[first : first + size])
+        if self.settle is not None and self.seen % self.check_every == 0:
+            self._retire()
+
+    def _add(self, outputs: Tensor, numbers: list[int]) -> None:
+        if not self.seen:
+            self.task = _task(self.likelihood, outputs[0])
+            self.keep = self.keep or self.is_regression
+        rows, shape = outputs.flatten(0, 1), outputs.shape[:2]
+        value, inner = (part.unflatten(0, shape) for part in self._interpret(rows))
+        energy = None if (found := self._energy(rows)) is None else found.unflatten(0, shape)
+        if not self.seen:
+            self._begin(value[0], inner[0], None if energy is None else energy[0])
+        self.seen += len(numbers)
+        weight = None if self.weights is None else self.weights[numbers].to(self.origin)
+
+        def total(part: Tensor) -> Tensor:
+            part = self._of_active(part, 0)
+            wide = self.origin.dtype
+            return part.sum(0, dtype=wide) if weight is None else torch.tensordot(weight, part.to(wide), dims=1)
+
+        step = value - self.origin
+        self.first += total(step)
+        self.second += total(step.square())
+        self.inner += total(inner)
+        if self.energy is not None and energy is not None:
+            self.energy += total(energy)
+        self.counts += len(numbers) * self.active
+        self.mass += (len(numbers) if weight is None else weight.sum()) * self.active
+        if self.keep:
+            self.numbers += numbers
+            self.kept.append(self._of_active(value, torch.nan))
+            if self.is_regression:
+                self.kept_noise.append(self._of_active(inner, torch.nan))
+
+    def _of_active(self, part: Tensor, other: float) -> Tensor:
+        """(samples, data, ...), with something else for the data that take no more samples."""
+        if self.settle is None:
+            return part
+        return torch.where(self.active.reshape(-1, *(1,) * (part.ndim - 2)), part, other)
+
+    def _begin(self, value: Tensor, inner: Tensor, energy: Tensor | None) -> None:
+        """Empty sums, in the shapes of the first sample.
+
+        In double (which mps does not have), so that they do not depend on how samples were grouped, and of differences
+        to the first sample: a far-away mean must not drown the spread.
+        """
+        wide = torch.float32 if value.device.type == "mps" else torch.float64
+        self.dtype = torch.promote_types(value.dtype, torch.float32)
+        self.origin = value.to(wide)
+        self.first, self.second = torch.zeros_like(self.origin), torch.zeros_like(self.origin)
+        self.inner = torch.zeros_like(inner, dtype=wide)
+        self.energy = None if energy is None else torch.zeros_like(energy, dtype=wide)
+        self.counts = torch.zeros(value.shape[0], dtype=torch.long, device=value.device)
+        self.mass = torch.zeros(value.shape[0], dtype=wide, device=value.device)
+        self.active = torch.ones(value.shape[0], dtype=torch.bool, device=value.device)
+
+    @property
+    def is_probability(self) -> bool:
+        """Whether outputs mean classes."""
+        return self.task in ("classification", "segmentation")
+
+    @property
+    def is_regression(self) -> bool:
+        """Whether outputs mean a mean and a noise."""
+        return self.task == "regression"
+
+    @property
+    def settled(self) -> bool:
+        """Whether no datum wants more samples."""
+        return self.seen > 0 and not bool(self.active.any())
+
+    def _interpret(self, output: Tensor) -> tuple[Tensor, Tensor]:
+        """What is averaged, and the uncertainty inside one sample."""
+        if self.is_probability:
+            probabilities = self.likelihood.probs(output)
+            return probabilities, entropy(probabilities)
+        if self.is_regression:
+            mean, noise = self.likelihood.mean_and_noise(output)
+            return mean, noise.expand_as(mean)
+        return output, torch.zeros(output.shape[0], dtype=output.dtype, device=output.device)
+
+    def _energy(self, output: Tensor) -> Tensor | None:
+        """-logsumexp of one sample's logits (N, ...); None where the likelihood does not say which they are."""
+        dim = self.likelihood.class_dim
+        if not self.is_probability or dim is None:
+            return None
+        logits = output.to(torch.promote_types(output.dtype, torch.float32))
+        if logits.shape[dim] == 1:  # the logit s of class 1 stands for the pair (0, s)
+            return -torch.nn.functional.softplus(logits).squeeze(dim)
+        return -torch.logsumexp(logits, dim)
+
+    def _moments(self) -> tuple[Tensor, Tensor]:
+        shift = self._average(self.first)
+        return self.origin + shift, (self._average(self.second) - shift.square()).clamp_min(0)
+
+    def _retire(self) -> None:
+        _, variance = self._moments()
+        count = self.counts.to(variance.dtype).reshape(-1, *(1,) * (variance.ndim - 1))
+        error = (variance / (count - 1).clamp_min(1)).sqrt()
+        if self.is_regression:
+            error = error / (variance + self._average(self.inner)).sqrt().clamp_min(1e-12)
+        assert self.settle is not None
+        self.active &= error.flatten(1).amax(1) > self.settle
+
+    def _average(self, total: Tensor) -> Tensor:
+        return total / self.mass.to(total.dtype).reshape(-1, *(1,) * (total.ndim - 1))
+
+    def _in_order(self, kept: list[Tensor]) -> Tensor:
+        order = torch.tensor(self.numbers).argsort()
+        return torch.cat(kept)[order.to(kept[0].device)]
+
+    def result(self, engine: str) -> Predictive:
+        """The averages."""
+        if not self.seen:
+            raise PredictionError("no samples were drawn")
+        mean, variance = self._moments()
+        inner = self._average(self.inner)
+        dtype = self.dtype
+        if self.is_probability:
+            epistemic = (entropy(mean) - inner).clamp_min(0)
+        else:
+            epistemic, variance = variance, variance + (inner if self.is_regression else 0)
+        return Predictive(
+            self.task,
+            mean.to(dtype),
+            variance.to(dtype),
+            inner.to(dtype),
+            epistemic.to(dtype),
+            self.counts,
+            engine,
+            self._in_order(self.kept) if self.keep else None,
+            self._in_order(self.kept_noise) if self.is_regression else None,
+            None if self.energy is None else self._average(self.energy).to(dtype),
+            None if self.weights is None else self.weights.to(dtype=dtype, device=mean.device),
+        )
+
+
+def _task(likelihood: Likelihood, output: Tensor) -> str:
+    """What predictions mean: the likelihood's task, or for one of the user's own the transform that it has."""
+    task, dims = likelihood.task, output.ndim
+    if (task == "classification" and dims != 2) or (task == "segmentation" and dims < 3):
+        expected = "(batch, classes)" if task == "classification" else "(batch, classes, ...)"
+        raise PredictionError(f"{task}: expected outputs of shape {expected}, received {tuple(output.shape)}")
+    if task != "custom":
+        return task
+    with contextlib.suppress(PredictionError):
+        return "segmentation" if likelihood.probs(output).ndim > 2 else "classification"
+    with contextlib.suppress(PredictionError):
+        likelihood.mean_and_noise(output)
+        return "regression"
+    return "custom"

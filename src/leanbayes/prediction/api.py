@@ -1,0 +1,185 @@
+"""`predict`: the one way to ask a model, Bayesian or not."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from .. import batches, likelihoods, sampling
+from ..errors import DataError, PredictionError
+from ..eval_mode import undisturbed
+from ..likelihoods import Likelihood, likelihood
+from .accumulate import Accumulator
+from .engine import Engine
+from .phase_transition import warn_if_past
+from .predictive import Predictive, join
+from .stacking import check_weights
+
+
+def predict(
+    model: nn.Module,
+    inputs: Any,
+    samples: int = 32,
+    seed: int | None = 0,
+    chunk: int | None = None,
+    *,
+    task: Any = None,
+    mean_only: bool = False,
+    keep_samples: bool = False,
+    settle: float | None = None,
+    estimator: Literal["weight", "local", "flipout"] = "weight",
+    strategy: Literal["auto", "vmap", "loop"] = "auto",
+    balanced: bool | None = None,
+    weights: Tensor | None = None,
+    progress: bool = False,
+) -> Predictive:
+    """The predictive distribution of a batch (or a loader), averaged over networks drawn from the posterior.
+
+    Each sample is a whole network: one draw of all weights, shared by all data. (Local reparameterisation, the default
+    in training, drops the covariance between the positions of a convolution; ``estimator="local"`` asks for it.) The
+    answer does not depend on train() or eval(), BatchNorm statistics and the global random state stay as they are (but
+    for what a loader draws), and a seed repeats an answer whatever the chunk (for whole networks: the other estimators
+    draw for every datum anew).
+
+    inputs: a tensor, a tuple or mapping of tensors (by position or keyword), or a loader of batches.
+    seed: None draws one from torch's generator.
+    chunk: the most (datum, sample) pairs computed at once; it bounds memory.
+    task: "classification", "segmentation", "regression", a `Likelihood`, or a callable; None for what the model was
+        fitted to.
+    mean_only: one pass at the posterior means: the deterministic procedure.
+    keep_samples: keep what every sample said in ``.samples`` (always on for regression).
+    settle: stop sampling a datum once its standard error is below this.
+    strategy: "vmap" computes what samples have in common once for all of them; "auto" does where it pays.
+    balanced: True lays the samples out so that their errors cancel: components of mixtures are used equally often, and
+        Gaussian noise comes in pairs of opposite sign (take an even number of samples). False draws every sample by
+        itself; None does as the methods say (patches are balanced, Gaussians are not). Whole networks only.
+    weights: what each sample counts (samples,), as `leanbayes.prediction.stacking.fit_weights` finds it for this seed.
+
+    >>> import leanbayes as lb
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+    >>> _ = lb.bayesianize_(model, lb.MeanField())
+    >>> pred = lb.predict(model, torch.randn(5, 4), samples=16, task="classification")
+    >>> pred.probs.shape, pred.mutual_information.shape
+    (torch.Size([5, 3]), torch.Size([5]))
+    """
+    if not isinstance(model, nn.Module):
+        raise PredictionError(f"expected an nn.Module, received {type(model).__name__}")
+    _check_count("samples", samples)
+    if chunk is not None:
+        _check_count("chunk", chunk)
+    if settle is not None and (isinstance(settle, bool) or not isinstance(settle, (int, float)) or not settle > 0):
+        raise PredictionError(f"settle: expected a standard error above 0, received {settle!r}")
+    if not isinstance(strategy, str) or strategy not in ("auto", "vmap", "loop"):
+        raise PredictionError(f"strategy: expected auto, vmap or loop, received {strategy!r}")
+    if not isinstance(estimator, str) or estimator not in sampling.ESTIMATORS:
+        raise PredictionError(f"estimator: expected weight, local or flipout, received {estimator!r}")
+    if balanced is not None and not isinstance(balanced, bool):
+        raise PredictionError(f"balanced: expected True, False or None, received {balanced!r}")
+    if balanced is not None and estimator != "weight":
+        raise PredictionError(
+            f"balanced: expected estimator='weight', since only whole networks are laid out, received {estimator!r}"
+        )
+    if seed is None:
+        with sampling.turns:  # another thread's prediction puts torch's random state back when it ends
+            seed = int(torch.randint(2**62, (1,)))
+    elif isinstance(seed, bool) or not isinstance(seed, int):
+        raise PredictionError(f"seed: expected an integer or None, received {seed!r}")
+    meaning = resolve_task(model, task)
+    if mean_only:
+        warn_if_past(model)
+    engine = Engine(
+        model,
+        samples,
+        seed,
+        chunk,
+        mean_only,
+        estimator,
+        strategy,
+        Accumulator.check_every if settle else None,
+        balanced,
+    )
+    if weights is not None:
+        weights = check_weights(weights, engine.samples, settle)
+    device = next((p.device for p in model.parameters()), torch.device("cpu"))
+    is_loader = not isinstance(inputs, (Tensor, Mapping, tuple, list)) and isinstance(inputs, Iterable)
+    parts: list[Predictive] = []
+    for batch in _batches(inputs, is_loader, progress):  # not in our turn: a loader may be slow, or predict itself
+        if batches.size(batch) == 0:
+            continue
+        with undisturbed(model):
+            for block, outputs in engine.numbered(batches.to(batch, device)):
+                parts.append(_average(engine, meaning, batches.size(block), outputs, keep_samples, settle, weights))
+                if is_loader:
+                    parts[-1] = _on_cpu(parts[-1])
+    if not parts:
+        raise DataError("expected at least one datum, received none")
+    return join(parts)
+
+
+def _average(
+    engine: Engine,
+    meaning: Likelihood,
+    rows: int,
+    outputs: Iterable[tuple[list[int], Tensor]],
+    keep: bool,
+    settle: float | None,
+    weights: Tensor | None,
+) -> Predictive:
+    total = Accumulator(meaning, keep, settle, weights)
+    for numbers, group in outputs:
+        if group.shape[1:2] != (rows,):
+            raise PredictionError(
+                f"expected outputs for {rows} data, received a tensor of shape {tuple(group.shape[1:])}; "
+                "the first dimension must be the batch"
+            )
+        total.add(group, numbers)
+        if settle is not None and total.settled:
+            break
+    return total.result(engine.used)
+
+
+def resolve_task(model: nn.Module, task: Any) -> Likelihood:
+    """The likelihood a task means: as given, or as the model was fitted.
+
+    A name that the model's own likelihood goes by means that one, with the noise it learned and its temperature.
+    """
+    from ..convert.record import get
+
+    record = get(model)
+    if task is not None:
+        given = likelihood(task)
+        if not isinstance(task, str) or record is None or record.likelihood is None:
+            return given
+        own = likelihoods.from_dict(record.likelihood)
+        return own if own.task == given.task else given
+    if record is None or record.likelihood is None:
+        raise PredictionError(
+            "this model was not trained by leanbayes.fit, so its task is not known; pass task=elbo.likelihood after a "
+            'loop of your own, or task="classification", "segmentation" or "regression" (with a noise of 1)'
+        )
+    return likelihoods.from_dict(record.likelihood)
+
+
+def _batches(inputs: Any, is_loader: bool, progress: bool) -> Iterable[Any]:
+    if not is_loader:
+        return [inputs]
+    if not progress:
+        return (batches.split(batch)[0] for batch in inputs)
+    from rich.progress import track
+
+    total = len(inputs) if hasattr(inputs, "__len__") else None
+    return (batches.split(b)[0] for b in track(inputs, "predict", total=total, transient=True))
+
+
+def _check_count(name: str, value: Any) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise PredictionError(f"{name}: expected a whole number of 1 or more, received {value!r}")
+
+
+def _on_cpu(prediction: Predictive) -> Predictive:
+    tensors = {k: v.cpu() for k, v in vars(prediction).items() if isinstance(v, Tensor)}
+    return dataclasses.replace(prediction, **tensors)  # type: ignore[arg-type]

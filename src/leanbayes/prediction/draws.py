@@ -1,0 +1,103 @@
+"""The noise of several samples at once: a function of (seed, site, sample), independent or balanced; what is shared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import sampling
+from ..methods.patch.assignment import Assignment
+from .probe import Probe
+
+OVERHEAD = 3.0  # data: what a pass costs besides those it computes
+
+
+def noise(site: Any, seed: int, number: int, samples: Sequence[int], balanced: bool | None) -> Tensor:
+    """What a site gets in each of the samples, (samples, ...).
+
+    balanced: None leaves it to the method. True balances whatever can be: components of mixtures are used equally
+        often, and every second sample has the Gaussian noise of the one before with the opposite sign (antithetic).
+        False draws every sample by itself.
+
+    One sample alone has the same distribution in all three cases.
+    """
+    if isinstance(site, Assignment):
+        if _is_laid_out(site, balanced):
+            return site.laid_out(seed, number, samples)
+        return torch.stack([sampling.independent(site, seed, number, sample) for sample in samples])
+    if balanced and getattr(site, "gaussian", False):
+        return torch.stack([_antithetic(site, seed, number, sample) for sample in samples])
+    return torch.stack([sampling.noise_of(site, seed, number, sample) for sample in samples])
+
+
+def period(sites: Sequence[Any], balanced: bool | None) -> int | None:
+    """After how many samples nothing new comes, or None: an ensemble has no more than its members.
+
+    Several assignments, though each goes round, do not meet in every way before long.
+    """
+    if len(sites) == 1 and isinstance(site := sites[0], Assignment):
+        return site.components if site.held and site.uniform and _is_laid_out(site, balanced) else None
+    return math.lcm(*(site.period for site in sites)) if all(hasattr(site, "period") for site in sites) else None
+
+
+def _is_laid_out(site: Assignment, balanced: bool | None) -> bool:
+    return hasattr(site, "of_sample") if balanced is None else balanced
+
+
+def _antithetic(site: Any, seed: int, number: int, sample: int) -> Tensor:
+    """eps for an even sample, -eps for the next: what is odd in the noise cancels."""
+    first = sampling.noise_of(site, seed, number, sample - sample % 2)
+    return -first if sample % 2 else first
+
+
+def in_common(sites: Sequence[Any], seed: int, samples: Sequence[int], balanced: bool | None) -> Tensor:
+    """The components that leading sites of one index each take in each sample, (samples, sites).
+
+    sites: (number, site) in the order in which they are drawn; the first that has more than one index ends the table.
+    """
+    columns = []
+    for number, site in sites:
+        if not isinstance(site, Assignment) or site.shape:
+            break
+        columns.append(noise(site, seed, number, samples, balanced).cpu())
+    return torch.stack(columns, 1) if columns else torch.empty(len(samples), 0, dtype=torch.long)
+
+
+def groups(table: Tensor, depth: int, most: int) -> list[list[int]]:
+    """Rows that agree in the first ``depth`` columns, together, at most so many in a group.
+
+    >>> groups(torch.tensor([[0, 1], [1, 1], [0, 0], [0, 1]]), depth=1, most=2)
+    [[0, 2], [3], [1]]
+    """
+    found: dict[tuple[int, ...], list[int]] = {}
+    for row, key in enumerate(map(tuple, table[:, :depth].tolist())):
+        found.setdefault(key, []).append(row)
+    return [rows[i : i + most] for rows in found.values() for i in range(0, len(rows), most)]
+
+
+def arranged(
+    found: Probe, table: Tensor, most: int, rows: Callable[[int], int], overhead: float = OVERHEAD
+) -> tuple[float, list[list[int]]]:
+    """Which samples to compute in one vectorised pass, and what that costs in forward passes.
+
+    Samples that take the same components in the first layers share all that these layers compute: a tree, cut at the
+    depth where the arithmetic is least. Where all layers are the same, so is the network, and it is asked once.
+
+    table: as `in_common` gives it. most: samples in a pass. rows: how many data a pass of so many samples has.
+    overhead: what a pass costs besides, in data.
+    """
+    count, best = len(table), (float("inf"), list[list[int]]())
+    for depth in range(table.shape[1] + 1):
+        whole = depth == len(found.sites) > 0
+        together = groups(table, depth, count if whole else most)
+        size = 1 if whole else max(map(len, together))
+        cost = found.cost(count, len(together), depth) + overhead * len(together) / rows(size)
+        if cost < best[0]:
+            best = (cost, together)
+        if len(together) == count:
+            break
+    return best

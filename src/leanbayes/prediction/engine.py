@@ -1,0 +1,271 @@
+"""Drawing outputs: whole networks from the posterior, a vectorised pass where the shared prefix makes it pay."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import batches, sampling
+from ..errors import LeanBayesWarning
+from . import draws
+from .probe import Probe, fewest, probe
+
+LOOP_ROWS = 256
+VMAP_PAIRS = 2048
+VMAP_NOISE = 2**25  # random numbers held at once: whole layers times samples would otherwise fill the memory
+KEPT_NOISE = 2**22  # of all samples, kept from one block of data to the next
+FOLDED = 2**22  # numbers in the largest activation of a pass, where samples are folded into its batch
+
+
+@dataclass
+class Engine:
+    """Draws S outputs of a model for a batch of inputs.
+
+    chunk: the most (datum, sample) pairs computed at once. None: 256 data a pass in a loop; 2,048 pairs under vmap, or
+        as many as have 2^22 numbers in their largest activation where norm layers alone differ between samples.
+        Under vmap a pass also takes no more samples than have 2^25 random numbers together.
+    strategy: "loop" runs the network once a sample; "vmap" runs what precedes the first random layer once, whatever the
+        number of samples; "auto" counts the arithmetic on one datum and takes the cheaper.
+    estimator: "weight" draws whole networks: the same noise for every datum, keyed by (seed, site, sample).
+    group: samples handed out at a time, where the caller may stop early; None for as many as fit.
+    balanced: None leaves it to the methods whether samples are laid out or drawn (`leanbayes.prediction.draws.noise`).
+    """
+
+    model: nn.Module
+    samples: int
+    seed: int
+    chunk: int | None = None
+    mean_only: bool = False
+    estimator: str = "weight"
+    strategy: str = "auto"
+    group: int | None = None
+    balanced: bool | None = None
+    used: str = field(default="", init=False)
+    done: int = field(default=0, init=False)
+    together: int = field(default=1, init=False)
+
+    def __post_init__(self) -> None:
+        self.sites = list(sampling.sites(self.model).values())
+        self.found = Probe(0.0)
+        self.pairs = VMAP_PAIRS
+        self.most, self.data, self.keeps_noise = 1, 1, False
+        self.least, self.apart = fewest(self.model), False
+        self.drawn_with = self.seed
+        self.arranged: dict[int, tuple[float, list[list[int]]]] = {}
+        self.kept: dict[tuple[int, ...], dict[int, Tensor]] = {}
+        if self.mean_only or not self.sites:
+            self.samples = 1
+        elif (period := draws.period(self.sites, self.balanced)) is not None:
+            self.samples = min(self.samples, period)
+        if self.mean_only:
+            self.used = "mean"
+        elif not self.sites:
+            self.used = "deterministic"
+        elif self.estimator != "weight" or self.strategy == "loop" or self.samples == 1:
+            self.used = "loop"
+
+    def blocks(self, inputs: Any) -> Iterator[tuple[Any, Iterator[Tensor]]]:
+        """Pieces of the inputs, each with an iterator over groups of outputs of shape (samples, data, ...)."""
+        for block, groups in self.numbered(inputs):
+            yield block, (outputs for _, outputs in groups)
+
+    def numbered(self, inputs: Any) -> Iterator[tuple[Any, Iterator[tuple[list[int], Tensor]]]]:
+        """As `blocks`, every group with the numbers of its samples: those with the same first draws come together."""
+        if self.drawn_with != self.seed:  # an attack draws other networks in every step
+            self.drawn_with = self.seed
+            self.arranged.clear()
+            self.kept.clear()
+        if not self.used:
+            self._choose(inputs)
+        total, start = batches.size(inputs), 0
+        while start < total:
+            rows = max(self._rows(), self.least)
+            stop = min(total, start + rows)
+            if total - stop == 1 < rows:  # some models cannot run on a single datum
+                stop = stop - 1 if rows > 2 else total
+            block = batches.rows(inputs, start, stop)
+            yield block, self._groups(block, self.done)
+            self.done += stop - start
+            start = stop
+
+    def _rows(self) -> int:
+        if self.used == "vmap":
+            return max(1, (self.chunk or self.pairs) // self.together)
+        return self.chunk or LOOP_ROWS
+
+    def _choose(self, inputs: Any) -> None:
+        """Count where the work is; fall back to a loop, audibly, where vmap refuses the model."""
+        self._forget_shapes()
+        try:
+            self.found = found = self._probed(inputs)
+        except Exception:  # a model's own fault shows again in the loop
+            self.used = "loop"
+            return
+        self.pairs = max(1, FOLDED // found.largest) if found.largest else VMAP_PAIRS
+        numbers = sum(noise.numel() for noise in self._noise(0).values())
+        most = min(self.group or self.samples, self.chunk or self.pairs, VMAP_NOISE // max(numbers, 1))
+        self.most, self.data = max(most, 1), batches.size(inputs)
+        fixed = not any(getattr(site, "learns_shape", False) for site in self.sites)
+        self.keeps_noise = fixed and self.samples * numbers <= KEPT_NOISE
+        cost, together = self._arranged(0)
+        self.most = self.together = max(map(len, together))
+        alone = self._overhead() / min(self.data, self.chunk or LOOP_ROWS)
+        if self.strategy == "auto" and not cost < sum(map(len, together)) * (1 + alone):
+            self.used = "loop"
+            return
+        try:
+            self._vectorised(batches.rows(inputs, 0, self.least), self._stacked([0, 1]), set())
+            self.used = "vmap"
+        except Exception as error:  # vmap's refusals have no common type; a model's own fault shows again in the loop
+            self.used = "loop"
+            if found.prefix > 0.1 or self.strategy == "vmap":
+                reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
+                warnings.warn(
+                    f"the deterministic prefix ({found.prefix:.0%} of the work) runs again for every sample, because "
+                    f"torch.func.vmap cannot vectorise this model: {reason}",
+                    LeanBayesWarning,
+                    stacklevel=4,
+                )
+
+    def _probed(self, inputs: Any) -> Probe:
+        """Where the work is, found on as few data as the model runs on."""
+        try:
+            return probe(self.model, inputs, self.least)
+        except Exception:
+            if self.least > 1 or batches.size(inputs) < 2:
+                raise
+            self._forget_shapes()
+            self.least = 2
+            return probe(self.model, inputs, self.least)
+
+    def _arranged(self, first: int) -> tuple[float, list[list[int]]]:
+        """What samples from a first one on cost in forward passes, and which of them are computed together."""
+        if first not in self.arranged:
+            numbers = list(range(self.samples))[first : first + (self.group or self.samples)]
+            known = {id(site): (i, site) for i, site in enumerate(self.sites)}
+            ordered = [known[key] for key in self.found.sites if key in known]
+            table = draws.in_common(ordered, self.seed, numbers, self.balanced)
+            cost, rows = draws.arranged(self.found, table, self.most, self._rows_with, self._overhead())
+            self.arranged[first] = cost, [[numbers[row] for row in some] for some in rows]
+        return self.arranged[first]
+
+    def _overhead(self) -> float:
+        """What a pass costs besides its data; small change where samples have weights of their own."""
+        return draws.OVERHEAD if self.found.largest else 0.0
+
+    def _rows_with(self, samples: int) -> int:
+        return max(1, min(self.data, (self.chunk or self.pairs) // samples))
+
+    def _groups(self, block: Any, start: int) -> Iterator[tuple[list[int], Tensor]]:
+        if self.used == "mean":
+            with sampling.using(mean_only=True):  # over before others have their say: a generator may be left there
+                said = self._run(block)
+            yield [0], said.unsqueeze(0)
+            return
+        if self._forget_shapes():  # noise of a run-time shape: let the sites see this block's
+            with sampling.watching(lambda site: None):
+                self._run(batches.rows(block, 0, self.least))
+        size = self.group or self.samples
+        for first in range(0, self.samples, size):
+            numbers = list(range(first, min(first + size, self.samples)))
+            if self.used == "vmap":
+                for some in self._arranged(first)[1]:
+                    yield some, self._vmap(block, some)
+            else:
+                for number in numbers:
+                    yield [number], self._one(block, start, number).unsqueeze(0)
+
+    def _forget_shapes(self) -> bool:
+        """Whether any site learns the shape of its noise from an input; such sites start anew."""
+        learners: list[Any] = [site for site in self.sites if getattr(site, "learns_shape", False)]
+        for site in learners:
+            site.shapes.clear()
+        return bool(learners)
+
+    def _run(self, block: Any) -> Tensor:
+        return batches.output_tensor(batches.call(self.model, block))
+
+    def _one(self, block: Any, start: int, sample: int) -> Tensor:
+        """One sample by an ordinary pass."""
+        if self.estimator == "weight":
+            with sampling.using(estimator="weight", draws=self._noise(sample)):
+                return self._run(block)
+        torch.manual_seed(sampling.mix(self.seed, sample, start))
+        laid_out = sampling.laid_out(self.model, self.seed, sample)
+        with sampling.using(estimator=self.estimator, draws=laid_out):  # type: ignore[arg-type]
+            return self._run(block)
+
+    def _vmap(self, block: Any, numbers: list[int]) -> Tensor:
+        """Several samples in one pass: everything before the first site in which they differ stays unbatched."""
+        stacked = self._stacked(numbers)
+        same = {key for key, noise in stacked.items() if _is_same(noise)}
+        if len(same) == len(stacked):  # one network
+            with sampling.using(estimator="weight", draws={key: noise[0] for key, noise in stacked.items()}):
+                out = self._run(block)
+            return out.expand(len(numbers), *out.shape)
+        try:
+            return self._vectorised(block, stacked, set() if self.apart else same)
+        except Exception:
+            if self.apart or not same:
+                raise
+            self.apart = True  # what samples share cannot take what each has of its own, added in place
+            return self._vectorised(block, stacked, set())
+
+    def _vectorised(self, block: Any, stacked: dict[int, Tensor], same: set[int]) -> Tensor:
+        """One pass for all samples; the sites that are the same for all are not batched."""
+        shared = {key: stacked[key][0] for key in same}
+
+        def one(noise: dict[int, Tensor]) -> Tensor:
+            with sampling.using(estimator="weight", draws={**shared, **noise}):
+                return self._run(block)
+
+        own = {key: noise for key, noise in stacked.items() if key not in same}
+        with warnings.catch_warnings():  # operations without a rule of their own run sample by sample: as in a loop
+            warnings.filterwarnings("ignore", "There is a performance drop because we have not yet implemented")
+            return torch.func.vmap(one, randomness="different")(own)
+
+    def _stacked(self, numbers: list[int]) -> dict[int, Tensor]:
+        """The noise of samples by site, (samples, ...)."""
+        key = tuple(numbers)
+        if key in self.kept:
+            return self.kept[key]
+        found = {id(site): draws.noise(site, self.seed, i, numbers, self.balanced) for i, site in enumerate(self.sites)}
+        if self.keeps_noise:
+            self.kept[key] = found
+        return found
+
+    def _noise(self, sample: int) -> Mapping[int, Tensor]:
+        return _Noise({id(site): (i, site) for i, site in enumerate(self.sites)}, self.seed, sample, self.balanced)
+
+
+def _is_same(noise: Tensor) -> bool:
+    """Whether all samples take the same components; other noise is never the same."""
+    return noise.dtype == torch.long and bool((noise == noise[:1]).all())
+
+
+@dataclass
+class _Noise(Mapping[int, Tensor]):
+    """The noise of one sample, each site's drawn when it is asked for: members that are not asked cost nothing."""
+
+    sites: dict[int, tuple[int, nn.Module]]
+    seed: int
+    sample: int
+    balanced: bool | None = None
+    drawn: dict[int, Tensor] = field(default_factory=dict)
+
+    def __getitem__(self, key: int) -> Tensor:
+        if key not in self.drawn:
+            number, site = self.sites[key]
+            self.drawn[key] = draws.noise(site, self.seed, number, [self.sample], self.balanced)[0]
+        return self.drawn[key]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.sites)
+
+    def __len__(self) -> int:
+        return len(self.sites)

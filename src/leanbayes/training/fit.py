@@ -1,0 +1,192 @@
+"""`fit`: train a model, converted or plain, on whatever devices there are."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import LRScheduler
+
+from ..errors import ConfigError, LeanBayesWarning
+from . import arguments, data, history
+from . import callbacks as hooks
+from . import checkpoint as files
+from .elbo import ELBO
+from .history import History
+from .loop import Job, Run
+from .schedules import Schedule
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+
+def fit(
+    model: nn.Module,
+    train_loader: Any,
+    *,
+    val: Any = None,
+    task: Any = "classification",
+    epochs: int = 10,
+    optimizer: Optimizer | Callable[..., Optimizer] | None = None,
+    lr: float = 1e-3,
+    scheduler: Callable[[Optimizer], LRScheduler] | LRScheduler | None = None,
+    scheduler_every: Literal["epoch", "step"] = "epoch",
+    kl_weight: float | Schedule = 1.0,
+    num_data: int | None = None,
+    batch_size: int = 128,
+    val_samples: int = 4,
+    seed: int = 0,
+    clip: float | None = None,
+    early_stopping: int | hooks.EarlyStopping | None = None,
+    callbacks: Sequence[Any] = (),
+    checkpoint: str | os.PathLike[str] | None = None,
+    checkpoint_every: int | None = None,
+    resume: bool = False,
+    log: str | os.PathLike[str] | None = None,
+    tensorboard: str | os.PathLike[str] | None = None,
+    accelerator: str = "auto",
+    devices: int | str | list[int] = 1,
+    strategy: Any = "auto",
+    precision: Any = "32-true",
+    progress: bool = True,
+) -> History:
+    """Train a model in place on the ELBO; returns a row of numbers an epoch.
+
+    train_loader, val: a DataLoader, a data set, a tuple of tensors (x, y), or an iterable of batches. For a DataLoader
+    of a map-style data set with a default sampler, `fit` orders the data itself: shuffling and random augmentation are
+    functions of (seed, epoch, batch), whatever the workers. batch_size is for data sets and tensors.
+    task: see `ELBO`. The number of data comes from the loader; num_data overrides it. After training the model
+    remembers the task, and `predict` need not be told.
+
+    optimizer: Adam, or a class, a function of the parameters, or an instance. scheduler: a function of the optimizer
+    that returns a learning-rate scheduler, stepped each epoch or each step. kl_weight: a number or a schedule of the
+    step, say ``warmup(0, 1, steps=5 * len(loader))``. clip: the largest norm of the gradient.
+    early_stopping: a patience in epochs on val_nll, or an `EarlyStopping`. callbacks: see
+    `leanbayes.training.callbacks`. val_samples: draws of the weights in validation.
+
+    checkpoint: a file, replaced atomically after each epoch and every `checkpoint_every` steps. With resume=True a run
+    continues from it if it is there; killed at any moment, it ends bit-identical to one that was not (on the same
+    number of threads). log: a file of JSON lines, a row an epoch. tensorboard: a folder.
+
+    accelerator, devices, strategy, precision: as in Lightning Fabric; one device, or DDP, where batch_size is per
+    process. Noise differs between processes, parameters do not. The model stays on its device, in the train or eval
+    mode it came in, and the global random generators are left as they were found.
+
+    >>> import torch
+    >>> x = torch.linspace(-1, 1, 64).unsqueeze(1)
+    >>> model = nn.Linear(1, 1)
+    >>> result = fit(model, (x, 3 * x), task="regression", epochs=30, lr=0.1, batch_size=16)
+    >>> round(model.weight.item(), 1), len(result)
+    (3.0, 30)
+    """
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"model: expected a torch.nn.Module, received {type(model).__name__}")
+    if isinstance(seed, bool) or not isinstance(seed, int):
+        raise ConfigError(f"seed: expected an integer, received {seed!r}")
+    if scheduler_every not in ("epoch", "step"):
+        raise ConfigError(f"scheduler_every: expected 'epoch' or 'step', received {scheduler_every!r}")
+    arguments.check_integers(epochs=epochs, batch_size=batch_size, val_samples=val_samples)
+    arguments.check_numbers(lr=lr, **({} if clip is None else {"clip": clip}))
+    if checkpoint_every is not None:
+        arguments.check_integers(checkpoint_every=checkpoint_every)
+    if checkpoint is None and (resume or checkpoint_every is not None):
+        raise ConfigError("resume and checkpoint_every: expected a checkpoint as well; pass checkpoint='run.ckpt'")
+    if tensorboard is not None:
+        history.check_tensorboard()
+
+    feed = data.feed(train_loader, batch_size=batch_size, seed=seed)  # the loop makes its own; this one is for checks
+    if val is not None:
+        data.feed(val, batch_size=batch_size, seed=seed, training=False)
+    elbo = ELBO(task, num_data if num_data is not None else data.count(train_loader), kl_weight)
+    fabric = _fabric(accelerator, devices, strategy, precision)
+    chosen = arguments.make_optimizer(optimizer, model, elbo, lr)
+    job = Job(
+        model=model,
+        elbo=elbo,
+        train=train_loader,
+        val=val,
+        epochs=epochs,
+        batch_size=batch_size,
+        optimizer=chosen,
+        scheduler=arguments.make_scheduler(scheduler, chosen, scheduler_every),
+        scheduler_every=scheduler_every,
+        seed=seed,
+        clip=clip,
+        val_samples=val_samples,
+        callbacks=[
+            *hooks.callbacks(model),
+            *hooks.check(callbacks),
+            *arguments.make_early_stopping(early_stopping, val),
+        ],
+        checkpoint=arguments.as_file("checkpoint", checkpoint),
+        checkpoint_every=checkpoint_every,
+        resume=bool(resume),
+        log=arguments.as_file("log", log),
+        tensorboard=None if tensorboard is None else Path(tensorboard),
+        progress=progress,
+    )
+    if checkpoint is not None and not feed.owned:
+        warnings.warn(
+            "the order of this loader is its own, so checkpoints are written at the end of epochs only and a run "
+            "continues at the start of one; use a DataLoader with its default sampler to continue after any batch",
+            LeanBayesWarning,
+            stacklevel=2,
+        )
+    result = _launch(fabric, job)
+    from ..convert import record
+
+    record.ensure(model).likelihood = elbo.likelihood.to_dict()
+    return result
+
+
+def _fabric(accelerator: str, devices: Any, strategy: Any, precision: Any) -> Fabric:
+    from lightning_fabric import Fabric
+    from lightning_fabric.strategies import DDPStrategy, SingleDeviceStrategy
+
+    try:
+        fabric = Fabric(accelerator=accelerator, devices=devices, strategy=strategy, precision=precision)
+    except (ValueError, TypeError, RuntimeError) as error:
+        given = f"accelerator={accelerator!r}, devices={devices!r}, strategy={strategy!r}, precision={precision!r}"
+        raise ConfigError(f"{given}: {error}") from error
+    if not isinstance(fabric.strategy, (DDPStrategy, SingleDeviceStrategy)):
+        raise ConfigError(
+            f"strategy: expected a single device or DDP, received {type(fabric.strategy).__name__}; "
+            "the KL needs whole posteriors, so sharded strategies are not supported"
+        )
+    return fabric
+
+
+def _launch(fabric: Fabric, job: Job) -> History:
+    """Run the job here, or in processes of its own (strategy="ddp_spawn", "ddp_fork") and bring its result home."""
+    with tempfile.TemporaryDirectory() as folder:
+        home = Path(folder, "result")
+        work: Any = _work
+        if os.environ.get("LT_CLI_USED", "0") == "1":  # `fabric run` has started the processes already
+            result = work(fabric, job, home, os.getpid())
+        else:
+            result = fabric.launch(work, job, home, os.getpid())
+        if isinstance(result, History):
+            return result
+        # Through a file: tensors in a queue die with the process that sent them, and large ones block it.
+        content = files.read(home)
+    job.model.load_state_dict(content["model"])
+    job.elbo.load_state_dict(content["elbo"])
+    return History(content["rows"], content["stopped"])
+
+
+def _work(fabric: Fabric, job: Job, home: Path, caller: int) -> History | None:
+    """One process of the job; in a process of its own, the first one leaves the result at `home`."""
+    result = Run(fabric, job).train()
+    if os.getpid() == caller:
+        return result
+    if fabric.is_global_zero:
+        model = {k: v.cpu() if isinstance(v, Tensor) else v for k, v in job.model.state_dict().items()}
+        content = {"model": model, "elbo": dict(job.elbo.state_dict()), "rows": result.rows, "stopped": result.stopped}
+        files.write(home, content)
+    return None

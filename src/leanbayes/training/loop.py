@@ -1,0 +1,275 @@
+"""The loop behind `fit`, as one process runs it."""
+
+from __future__ import annotations
+
+import math
+import time
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from .. import batches
+from ..errors import DataError, LeanBayesWarning, TrainingError
+from ..eval_mode import kept_modes
+from ..files import remove_leftovers
+from ..sampling import mix
+from . import data, diagnose, rng, snapshot
+from .callbacks import State, notify
+from .elbo import ELBO, Terms
+from .history import History, Journal, plain
+from .progress import Bar
+from .validate import validate
+
+if TYPE_CHECKING:
+    from lightning_fabric import Fabric
+
+
+@dataclass
+class Job:
+    """Everything `fit` was asked for, checked."""
+
+    model: nn.Module
+    elbo: ELBO
+    train: Any
+    val: Any
+    epochs: int
+    batch_size: int
+    optimizer: Optimizer
+    scheduler: Any
+    scheduler_every: str
+    seed: int
+    clip: float | None
+    val_samples: int
+    callbacks: list[Any]
+    checkpoint: Path | None
+    checkpoint_every: int | None
+    resume: bool
+    log: Path | None
+    tensorboard: Path | None
+    progress: bool
+
+
+class Step(nn.Module):
+    """Forward pass and loss as one module: DDP then sees every parameter, also those that only the KL reaches."""
+
+    def __init__(self, model: nn.Module, elbo: ELBO) -> None:
+        super().__init__()
+        self.model, self.elbo = model, elbo
+
+    def forward(self, inputs: Any, targets: Any) -> Terms:
+        return self.elbo(self.model, batches.call(self.model, inputs), targets)
+
+
+@dataclass
+class Sums:
+    """What the rows of an epoch are made from, kept in checkpoints so that an interrupted epoch has one row."""
+
+    data: int = 0
+    loss: float = 0.0
+    nll: float = 0.0
+    kl: float = 0.0
+    kl_weight: float = 0.0
+    seconds: float = 0.0
+
+    def add(self, data: int, loss: float, nll: float, kl: float, kl_weight: float) -> None:
+        self.data += data
+        self.loss += data * loss
+        self.nll += data * nll
+        self.kl, self.kl_weight = kl, kl_weight  # as they are at the end of the epoch
+
+
+@dataclass
+class Run:
+    """One process of a training run; `train` is the way in."""
+
+    fabric: Fabric
+    job: Job
+    history: History = field(default_factory=History)
+    batch: int = 0
+    sums: Sums = field(default_factory=Sums)
+
+    def __post_init__(self) -> None:
+        fabric, job = self.fabric, self.job
+        feed = partial(data.feed, batch_size=job.batch_size, seed=job.seed)
+        feed = partial(feed, rank=fabric.global_rank, world=fabric.world_size)
+        self.feed = feed(job.train)
+        self.val = None if job.val is None else feed(job.val, training=False)
+        if fabric.world_size > 1 and fabric.is_global_zero and not self.feed.owned:
+            warnings.warn(
+                "the order of this loader is its own, so every process reads all of it; have it yield a share to each, "
+                "or use a DataLoader with its default sampler",
+                LeanBayesWarning,
+                stacklevel=2,
+            )
+        self.state = State(job.model, job.optimizer, total_steps=job.epochs * len(self.feed) or None)
+
+    def train(self) -> History:
+        """Train from the start, or from the checkpoint; returns the history."""
+        job, fabric = self.job, self.fabric
+        stored = snapshot.find(self)
+        notify(job.callbacks, "fit_start", self.state)
+        with rng.preserved(fabric.device), kept_modes(job.model):
+            if not job.model.training:  # otherwise modules that were frozen in eval mode stay so
+                job.model.train()
+            self.module, self.optimizer = fabric.setup(Step(job.model, job.elbo), job.optimizer)
+            # Each process has noise of its own; DDP has made parameters and buffers the same everywhere.
+            rng.seed_all(mix(job.seed, fabric.global_rank))
+            first = fabric.is_global_zero
+            for path in (job.checkpoint, job.log):
+                if first and path is not None:
+                    remove_leftovers(path)  # of runs that were killed while they wrote
+            if stored is None:
+                snapshot.begin(self)
+            else:
+                snapshot.restore(self, stored)
+            journal = Journal(job.log, job.tensorboard, self.history.rows) if first else Journal(None, None, [])
+            bar = Bar(job.epochs, len(self.feed), self.state.step, show=job.progress and first)
+            try:
+                while self.state.epoch < job.epochs and self.state.stop is None:
+                    self._epoch(bar)
+                    journal.append(self.history.last)
+                notify(job.callbacks, "fit_end", self.state)
+            finally:
+                journal.close()
+                bar.close()
+        self.history.stopped = self.state.stop
+        return self.history
+
+    def _epoch(self, bar: Bar) -> None:
+        job, state = self.job, self.state
+        started = time.perf_counter() - self.sums.seconds
+        for batch in self.feed.epoch(state.epoch, self.batch):
+            loss, nll, kl = self._step(batch)
+            self.batch += 1
+            self.sums.seconds = time.perf_counter() - started
+            bar.step(state.epoch, state.step, loss, nll, kl)
+            if self.feed.owned and job.checkpoint_every and state.step % job.checkpoint_every == 0:
+                snapshot.save(self)
+        if not self.sums.data:
+            raise DataError(f"train_loader: expected at least one batch in epoch {state.epoch}, received none")
+        self._synchronise_buffers()
+        state.row = self._row(started)
+        bar.epoch(state.row)
+        notify(job.callbacks, "epoch_end", state)
+        if job.scheduler is not None and job.scheduler_every == "epoch":
+            self._schedule(state.row)
+        self.history.rows.append(plain(state.row))
+        state.epoch, state.row, self.batch, self.sums = state.epoch + 1, None, 0, Sums()
+        snapshot.save(self)
+
+    def _step(self, batch: Any) -> tuple[float, float, float]:
+        fabric, job, state = self.fabric, self.job, self.state
+        inputs, targets = (batches.to(part, fabric.device) for part in batches.split(batch))
+        state.terms = None
+        state.closure = lambda: job.elbo(job.model, self._forward(inputs), targets).loss
+        notify(job.callbacks, "before_step", state)
+        before = rng.capture_torch(fabric.device)
+        self.optimizer.zero_grad()
+        try:
+            terms: Terms = self.module(inputs, targets)
+        except (TypeError, ValueError) as error:
+            if (why := _batch_at_fault(batch, inputs, targets, error)) is not None:
+                raise DataError(why) from error
+            raise
+        fabric.backward(terms.loss)
+        # Averaged over processes, so that a NaN on one of them stops all instead of leaving the others waiting; and
+        # read only now, since it waits for the device.
+        losses: Any = fabric.all_reduce(torch.stack([terms.loss, terms.nll, terms.kl]).detach(), reduce_op="mean")
+        loss, nll, kl = losses.tolist()
+        if not (math.isfinite(loss) and math.isfinite(nll) and math.isfinite(kl)):
+            rng.restore_torch(before, fabric.device)
+            raise TrainingError(self._diagnosis(inputs, targets, terms))
+        state.terms = Terms(terms.loss.detach(), terms.nll.detach(), terms.kl.detach(), terms.kl_weight)
+        scaler = getattr(fabric.strategy.precision, "scaler", None)
+        state.scale = 1.0 if scaler is None else float(scaler.get_scale())
+        notify(job.callbacks, "after_backward", state)
+        if job.clip is not None:
+            fabric.clip_gradients(self.module, self.optimizer, max_norm=job.clip, error_if_nonfinite=False)
+        self.optimizer.step()
+        if job.scheduler is not None and job.scheduler_every == "step":
+            self._schedule(None)
+        state.step += 1
+        notify(job.callbacks, "after_step", state)
+        self.sums.add(batches.size(inputs), loss, nll, kl, terms.kl_weight)
+        return loss, nll, kl
+
+    def _diagnosis(self, inputs: Any, targets: Any, terms: Terms) -> str:
+        where = f"step {self.state.step} (epoch {self.state.epoch})"
+        if bool(torch.isfinite(torch.stack([terms.loss, terms.nll, terms.kl])).all()):
+            return f"{where}: loss is not finite on another process; see its message"
+        with self.fabric.autocast():
+            inputs = self.fabric.strategy.precision.convert_input(inputs)
+            return f"{where}: " + diagnose.explain(self.job.model, self.job.elbo, inputs, targets, terms)
+
+    def _row(self, started: float) -> dict[str, Any]:
+        sums, state = self.sums, self.state
+        row = {
+            "epoch": state.epoch,
+            "step": state.step,
+            "loss": sums.loss / sums.data,
+            "nll": sums.nll / sums.data,
+            "kl": sums.kl,
+            "kl_weight": sums.kl_weight,
+            "lr": float(self.job.optimizer.param_groups[0]["lr"]),
+        }
+        if self.val is not None:
+            row |= validate(
+                self.job.model,
+                self.job.elbo.likelihood,
+                self.val.epoch(0),
+                forward=self._forward,
+                device=self.fabric.device,
+                seed=self.job.seed,
+                samples=self.job.val_samples,
+                reduce=self._sum_over_processes,
+            )
+        return row | {"seconds": round(time.perf_counter() - started, 3)}
+
+    def _forward(self, inputs: Any) -> Any:
+        """A forward pass past DDP, whose synchronisation would wait for processes that have fewer batches."""
+        with self.fabric.autocast():
+            return batches.call(self.job.model, self.fabric.strategy.precision.convert_input(inputs))
+
+    def _schedule(self, row: dict[str, Any] | None) -> None:
+        if isinstance(self.job.scheduler, ReduceLROnPlateau):
+            assert row is not None
+            self.job.scheduler.step(row.get("val_nll", row["loss"]))
+        else:
+            self.job.scheduler.step()
+
+    def _sum_over_processes(self, sums: Tensor) -> Tensor:
+        if self.fabric.world_size == 1:
+            return sums
+        # Single precision where the device has no other; counts are exact in it up to 2^24.
+        exact = torch.float32 if self.fabric.device.type == "mps" else torch.float64
+        total: Any = self.fabric.all_reduce(sums.to(self.fabric.device, exact), reduce_op="sum")
+        return total.cpu()
+
+    def _synchronise_buffers(self) -> None:
+        """Give every process the buffers of the first, as DDP does before a step: running statistics have diverged."""
+        if self.fabric.world_size > 1:
+            for buffer in self.job.model.buffers():
+                torch.distributed.broadcast(buffer, 0)
+
+
+def _batch_at_fault(batch: Any, inputs: Any, targets: Any, error: Exception) -> str | None:
+    """What is wrong with a batch that a model could not take, if that is known."""
+    if isinstance(batch, Mapping) and targets is None:
+        return (
+            f"expected a batch with 'labels', 'label' or 'targets' beside the model's arguments, received the keys "
+            f"{', '.join(map(str, batch))} ({error})"
+        )
+    if "more than 1 value per channel" in str(error) and batches.size(inputs) == 1:
+        return (
+            "a batch of one datum is all that BatchNorm would average over; take another batch_size, or a DataLoader "
+            "with drop_last=True"
+        )
+    return None

@@ -1,0 +1,170 @@
+"""`recalibrate_`: BatchNorm's running statistics, estimated anew where the network they belong to has changed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+from .. import batches, sampling
+from ..errors import ConfigError, ConversionError, DataError
+from ..eval_mode import undisturbed
+from . import data as feeds
+from .arguments import check_integers, check_numbers
+
+BATCH = 200
+_MARK = "_leanbayes_at_means"  # on a BatchNorm: how many batches it had seen when it was re-estimated at the means
+
+
+def recalibrate_(
+    model: nn.Module,
+    loader: Any,
+    *,
+    at: Literal["samples", "means"] = "samples",
+    data: int | None = None,
+    passes: int = 1,
+    momentum: float | None = None,
+    seed: int = 0,
+) -> nn.Module:
+    """Re-estimate the running means and variances of a model's BatchNorm layers, in place; nothing else changes.
+
+    They are averages over whatever the layer saw in training: noise, and all widths of a nested network. At the means
+    of a noisy layer its inputs have another scale, and then the old averages are wrong.
+
+    loader: as in `fit`; the targets are not looked at. Tensors are read in batches of 200.
+    at: "samples" runs the model as in training, with noise on; "means" runs it at the posterior means, dropout off, for
+        `predict(..., mean_only=True)` and for that alone: under noise those statistics are wrong in turn. Keep a copy.
+    data: how many data to read, 1,024 say; None reads all.
+    passes: how often to read them; each pass has other noise, which is worth it where a draw is shared by a whole batch
+        and moves it far, as in patched norm layers.
+    momentum: None gives the plain average over the data read, each batch by its size (batches count alike where every
+        component of a `Patch` has statistics of its own); a number updates the statistics
+        that are there, as torch's BatchNorm does.
+
+    >>> import torch
+    >>> model = nn.Sequential(nn.BatchNorm1d(3))
+    >>> x = 5 + torch.randn(400, 3)
+    >>> _ = recalibrate_(model, (x,))
+    >>> torch.allclose(model[0].running_mean, x.mean(0), atol=1e-4)
+    True
+    """
+    if not isinstance(model, nn.Module):
+        raise ConversionError(f"expected an nn.Module, received {type(model).__name__}")
+    if at not in ("samples", "means"):
+        raise ConfigError(f"at: expected 'samples' or 'means', received {at!r}")
+    if data is not None:
+        check_integers(data=data)
+    check_integers(passes=passes)
+    if momentum is not None:
+        check_numbers(momentum=momentum)
+        if momentum > 1:
+            raise ConfigError(f"momentum: expected a number of at most 1, received {momentum}")
+    norms = _norms(model)
+    if not norms:
+        raise ConversionError("expected a model with BatchNorm layers that track statistics, found none")
+    apart: list[Any] = [norm for norm in norms if getattr(norm, "statistics", "shared") == "component"]
+    if apart and at == "means":
+        raise ConversionError(
+            "at='means': expected statistics that all components share, received Patch(statistics='component'), whose "
+            "means are those of no single component; use at='samples'"
+        )
+    feed = feeds.feed(loader, batch_size=BATCH, seed=seed)
+    kept, momenta = _statistics(norms), [options.momentum for options in norms.values()]
+    device = next(b.device for norm in norms for b in norm.buffers())
+    try:
+        with undisturbed(model):
+            torch.manual_seed(sampling.mix(seed, 0))
+            for module in model.modules() if at == "samples" else norms:
+                module.training = True
+            for norm in apart if momentum is None else ():
+                norm.num_batches_tracked.zero_()
+            seen, sites = 0, list({id(site): site for norm in apart for site in norm.assignments()}.values())
+            for number, inputs in enumerate(_read(feed, data, passes)):
+                size = batches.size(inputs)
+                for norm, options in norms.items():
+                    plain = momentum is None and norm not in apart  # those apart count the batches of each component
+                    options.momentum = size / (seen + size) if plain else momentum
+                before = _statistics(norms) if size == 1 else []
+                draws = {id(site): site.laid_out(seed, i, [number])[0] for i, site in enumerate(sites)}  # all in turn
+                try:
+                    with sampling.using(mean_only=at == "means", draws=draws):
+                        batches.call(model, batches.to(inputs, device))
+                except ValueError as error:
+                    if size > 1 or "more than 1 value per channel" not in str(error):
+                        raise
+                    _put_back(before)  # a single datum of one position has no variance: it does not count
+                    continue
+                seen += size
+        if not seen:
+            raise DataError(
+                "expected at least one batch to estimate BatchNorm's statistics from, received none; a single datum "
+                "does not count where it has no variance"
+            )
+        if momentum is None and any(bool((norm.num_batches_tracked == 0).any()) for norm in apart):
+            raise DataError(
+                "expected a batch for every component that has statistics of its own, received too few; read more "
+                "data, in smaller batches, or several times with passes=..."
+            )
+    except BaseException:
+        _put_back(kept)
+        raise
+    finally:
+        for options, own in zip(norms.values(), momenta, strict=True):
+            options.momentum = own
+    for norm in norms:
+        norm.__dict__.pop(_MARK, None)
+        if at == "means":
+            norm.__dict__[_MARK] = _batches_seen(norm)
+    return model
+
+
+def collected_at_means(model: nn.Module) -> bool:
+    """Whether a model's statistics were re-estimated at the means, and by nothing else since.
+
+    >>> model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+    >>> collected_at_means(model)
+    False
+    """
+    norms = _norms(model)
+    return bool(norms) and all(norm.__dict__.get(_MARK) == _batches_seen(norm) for norm in norms)
+
+
+def _read(feed: feeds.Feed, data: int | None, passes: int) -> Iterator[Any]:
+    """The inputs of all batches of some passes, of each the first ``data``."""
+    for number in range(passes):
+        left = data
+        for batch in feed.epoch(number):
+            inputs = batches.split(batch)[0]
+            if left is not None:
+                inputs = batches.rows(inputs, 0, min(left, batches.size(inputs)))
+                left -= batches.size(inputs)
+            if batches.size(inputs):
+                yield inputs
+            if left == 0:
+                break
+
+
+def _norms(model: nn.Module) -> dict[nn.Module, _BatchNorm]:
+    """The layers that keep running statistics, each with the module that has its options: itself, or its shell."""
+    every = {module: getattr(module, "shell", module) for module in model.modules()}
+    return {
+        m: own for m, own in every.items() if isinstance(own, _BatchNorm) and m._buffers.get("running_mean") is not None
+    }
+
+
+def _statistics(norms: Iterable[nn.Module]) -> list[tuple[Tensor, Tensor]]:
+    """The buffers of layers, each with a copy of its values."""
+    return [(buffer, buffer.clone()) for norm in norms for buffer in norm._buffers.values() if buffer is not None]
+
+
+def _put_back(kept: list[tuple[Tensor, Tensor]]) -> None:
+    for buffer, before in kept:
+        buffer.copy_(before)
+
+
+def _batches_seen(norm: nn.Module) -> int:
+    count = norm._buffers["num_batches_tracked"]
+    return -1 if count is None else int(count.sum())

@@ -1,0 +1,80 @@
+"""The numbers of a validation set during training: predictive nll, and accuracy or RMSE."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import batches, sampling
+from ..errors import DataError
+from ..eval_mode import undisturbed
+from ..likelihoods import Likelihood
+from . import rng
+
+
+def validate(
+    model: nn.Module,
+    likelihood: Likelihood,
+    data: Iterable[Any],
+    *,
+    forward: Callable[[Any], Any],
+    device: torch.device,
+    seed: int = 0,
+    samples: int = 4,
+    reduce: Callable[[Tensor], Tensor] = lambda sums: sums,
+) -> dict[str, float]:
+    """Predictive nll and accuracy or RMSE, from `samples` draws of the weights.
+
+    val_nll = -mean log(1/S sum_s p(y | f_s)); accuracy of the averaged probabilities; RMSE of the averaged mean.
+    The draws are the same in every epoch, so that epochs can be compared, and training's generators are left as they
+    were. reduce: sums a tensor over processes.
+    """
+    draws = samples if sampling.sites(model) else 1
+    metric = {"classification": "accuracy", "segmentation": "accuracy", "regression": "rmse"}.get(likelihood.task)
+    sums = torch.zeros(4, dtype=torch.float64)  # data, log-likelihood, what the metric counts, how many it counts
+    mean_only, given = sampling.context.mean_only, sampling.context.draws
+    with rng.preserved(device), undisturbed(model):
+        for number, batch in enumerate(data):
+            inputs, targets = (batches.to(part, device) for part in batches.split(batch))
+            log_probs, predictions = [], []
+            for sample in range(draws):
+                torch.manual_seed(sampling.mix(seed, number, sample))
+                noise = sampling.laid_out(model, seed, sample) if given is None else given
+                with sampling.using(estimator="weight", mean_only=mean_only, draws=noise):
+                    output = batches.output_tensor(forward(inputs))
+                log_probs.append(likelihood.log_prob(output, targets))
+                if metric is not None:
+                    predictions.append(_prediction(likelihood, output))
+            log_prob = torch.stack(log_probs).logsumexp(0) - math.log(draws)
+            sums[0] += log_prob.numel()
+            sums[1] += log_prob.double().sum().cpu()
+            if metric is not None:
+                sums[2:] += _score(
+                    likelihood, torch.stack(predictions).mean(0), likelihood.align(output, targets)
+                ).cpu()
+    data_seen, total, score, counted = reduce(sums).tolist()
+    if not data_seen:
+        raise DataError("val: expected at least one batch, received none; pass a list or a DataLoader, not an iterator")
+    row = {"val_nll": -total / data_seen}
+    if metric == "accuracy":
+        row["val_accuracy"] = score / counted if counted else math.nan
+    elif metric == "rmse":
+        row["val_rmse"] = math.sqrt(score / counted)
+    return row
+
+
+def _prediction(likelihood: Likelihood, output: Tensor) -> Tensor:
+    return likelihood.mean_and_noise(output)[0] if likelihood.class_dim is None else likelihood.probs(output)
+
+
+def _score(likelihood: Likelihood, prediction: Tensor, targets: Tensor) -> Tensor:
+    """What the metric sums and how many it sums over: right labels, or squared errors."""
+    if likelihood.class_dim is None:
+        return torch.tensor([(prediction - targets).double().square().sum(), targets.numel()], dtype=torch.float64)
+    labelled = targets != getattr(likelihood, "ignore_index", -1)  # labels are 0 or more otherwise
+    right = (prediction.argmax(likelihood.class_dim) == targets) & labelled
+    return torch.tensor([right.sum(), labelled.sum()], dtype=torch.float64)

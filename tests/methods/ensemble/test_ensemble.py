@@ -1,0 +1,433 @@
+import copy
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.utils import parametrizations
+
+import leanbayes as lb
+from leanbayes.config import from_dict, to_dict
+from leanbayes.convert.record import conversions
+from leanbayes.errors import ConfigError, ConversionError
+from leanbayes.kl import kl_sum
+from leanbayes.methods.ensemble.layer import EnsembleLayer, layers, member
+from leanbayes.training.callbacks import State, notify
+
+OPTIMISERS = {
+    "sgd": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, weight_decay=0.1),
+    "adamw": lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1),
+}
+INNER = {"plain": None, "mean-field": lb.MeanField(std=0.1), "dropout": lb.Dropout(0.3), "variance": lb.Variance()}
+
+
+def small():
+    return nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 3))
+
+
+def batches(count, n=16):
+    return [(torch.randn(n, 4), torch.randint(3, (n,))) for _ in range(count)]
+
+
+def train(model, data, make):
+    """A user's own loop, the noise of every batch by its number; returns the optimiser."""
+    optimiser, elbo = make(model.parameters()), lb.ELBO("classification", num_data=100)
+    hooks, state = lb.callbacks(model), State(model, optimiser)
+    model.train()
+    for number, (x, y) in data:
+        notify(hooks, "before_step", state)
+        optimiser.zero_grad()
+        torch.manual_seed(number)
+        elbo(model, model(x), y).loss.backward()
+        notify(hooks, "after_backward", state)
+        optimiser.step()
+        notify(hooks, "after_step", state)
+    return optimiser
+
+
+@pytest.mark.parametrize("optimiser", OPTIMISERS)
+@pytest.mark.parametrize("inner", INNER)
+def test_training_in_turn_is_training_apart(inner, optimiser):
+    model, members = small(), 3
+    lb.bayesianize_(model, lb.Ensemble(members, method=INNER[inner]))
+    alone = [member(model, k) for k in range(members)]
+    data = list(enumerate(batches(10)))
+    train(model, data, OPTIMISERS[optimiser])
+    for k, network in enumerate(alone):
+        train(network, data[k::members], OPTIMISERS[optimiser])
+        trained = member(model, k).state_dict()
+        assert trained.keys() == network.state_dict().keys()
+        assert all(torch.equal(trained[name], value) for name, value in network.state_dict().items())
+
+
+def test_without_callbacks_an_own_loop_trains_in_turn_too():
+    model = small()
+    lb.bayesianize_(model, lb.Ensemble(2))
+    optimiser, before = torch.optim.Adam(model.parameters(), lr=0.01), copy.deepcopy(model.state_dict())
+    (x, y), *_ = batches(1)
+    for step in range(2):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(model(x), y).backward()
+        optimiser.step()
+        moved = {name.split(".")[2] for name, v in model.state_dict().items() if not torch.equal(v, before[name])}
+        assert moved == {"0", "1"} if step else {"0"}
+
+
+def test_the_optimiser_knows_nothing_of_the_others():
+    model = small()
+    lb.bayesianize_(model, lb.Ensemble(3))
+    optimiser = train(model, list(enumerate(batches(2))), OPTIMISERS["adamw"])
+    for k in range(3):
+        known = [optimiser.state.get(p) for layer in layers(model) for p in layer.members[k].parameters()]
+        assert all(known) if k < 2 else not any(known)
+
+
+def test_the_kl_is_that_of_the_member_that_was_trained():
+    model, (x, _) = small(), batches(1)[0]
+    lb.bayesianize_(model, lb.Ensemble(3, method=lb.MeanField(), init="perturb", perturbation=1.0))
+    seen = []
+    for k in range(3):
+        model(x)
+        seen.append(kl_sum(model))
+        assert torch.equal(seen[-1], kl_sum(member(model, k)))
+    assert len({value.item() for value in seen}) == 3
+
+
+def test_several_passes_of_a_step_are_one_members():
+    model, (x, _) = small(), batches(1)[0]
+    lb.bayesianize_(model, lb.Ensemble(3))
+    hooks, state = lb.callbacks(model), State(model, torch.optim.SGD(model.parameters(), 0.1))
+    notify(hooks, "before_step", state)
+    assert torch.equal(model(x), model(x))
+    notify(hooks, "after_step", state)
+    assert not torch.equal(model(x), model(x))
+
+
+@pytest.mark.parametrize("count", [1, 3, 4, 6])
+def test_every_member_meets_every_place_in_the_order_of_the_data(count):
+    model, met = small(), {}
+    lb.bayesianize_(model, lb.Ensemble(3))
+
+    def note(module, inputs):
+        if module.training:
+            met.setdefault(model[0].turn.member, []).append(int(inputs[0][0, 0]))
+
+    model[0].register_forward_pre_hook(note)
+    x = torch.arange(count).repeat_interleave(5).float().unsqueeze(1).expand(-1, 4)
+    loader = list(zip(x.split(5), torch.zeros(count, 5, dtype=torch.long), strict=True))
+    lb.fit(model, loader, epochs=6, num_data=5 * count, progress=False)
+    for k in range(3):
+        assert sorted(met[k]) == sorted(2 * list(range(count)))
+
+
+class Stop(lb.Callback):
+    def __init__(self, at):
+        self.at = at
+
+    def after_step(self, state):
+        if state.step == self.at:
+            raise KeyboardInterrupt
+
+
+def test_fit_validates_over_all_members_and_goes_on_after_an_interruption(tmp_path):
+    data = (torch.randn(40, 4), torch.randint(3, (40,)))
+    options = {"val": data, "batch_size": 8, "progress": False, "val_samples": 6}
+    results = []
+    for interrupted in (False, True):
+        torch.manual_seed(0)
+        model = small()
+        lb.bayesianize_(model, lb.Ensemble(3))
+        kept = {"checkpoint": tmp_path / f"{interrupted}", "checkpoint_every": 1}
+        if interrupted:
+            with pytest.raises(KeyboardInterrupt):
+                lb.fit(model, data, epochs=3, callbacks=[Stop(7)], **kept, **options)
+            torch.manual_seed(0)
+            model = small()
+            lb.bayesianize_(model, lb.Ensemble(3))
+            kept["resume"] = True
+        history = lb.fit(model, data, epochs=3, callbacks=[Stop(None)], **kept, **options)
+        results.append((model.state_dict(), history))
+    (first, whole), (second, resumed) = results
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert [row["val_nll"] for row in whole.rows] == [row["val_nll"] for row in resumed.rows]
+    said = lb.predict(model, data[0], samples=3)
+    assert whole.rows[-1]["val_nll"] == pytest.approx(
+        float(-said.probs[torch.arange(40), data[1]].log().mean()), rel=1e-4
+    )
+
+
+def test_parameters_and_memory_are_k_fold_and_the_work_is_not():
+    plain, model, x = small(), small(), torch.randn(2, 4)
+    done = lb.bayesianize_(model, lb.Ensemble(7))
+    before, after = lb.cost(plain, x), lb.cost(model, x)
+    assert done.growth == 7
+    assert after.parameters == 7 * before.parameters
+    assert after.bytes == 7 * before.bytes
+    assert after.macs == before.macs
+    assert after.sites == 1
+    lb.bayesianize_(random := small(), lb.Ensemble(7, method=lb.MeanField()))
+    assert lb.cost(random, x).sites == 1 + 4
+    assert "EnsembleLayer(Linear)" in str(after)
+
+
+def test_the_first_member_is_the_model_as_it_was():
+    model, x = small().eval(), torch.randn(3, 4)
+    before, weight = model(x), model[0].weight
+    lb.bayesianize_(model, lb.Ensemble(3))
+    assert model[0].members[0].weight is weight
+    assert torch.equal(member(model, 0)(x), before)
+    assert not torch.equal(model[0].members[1].weight, weight)
+    restored = lb.restore_(model)
+    assert restored[0].weight is weight
+    assert torch.equal(restored(x), before)
+    assert [type(m) for m in restored] == [nn.Linear, nn.BatchNorm1d, nn.ReLU, nn.Linear]
+
+
+@pytest.mark.parametrize("inner", [lb.MeanField(), lb.Dropout(0.2)])
+def test_restoring_undoes_the_method_of_the_members_too(inner):
+    model, x = small().eval(), torch.randn(3, 4)
+    before = model(x)
+    lb.bayesianize_(model, lb.Ensemble(3, method=inner))
+    assert torch.allclose(lb.restore_(model)(x), before)
+    assert {type(m) for m in model.modules()} == {nn.Sequential, nn.Linear, nn.BatchNorm1d, nn.ReLU}
+
+
+def test_what_has_no_mean_cannot_be_restored_and_is_left_as_it_is():
+    model = small()
+    lb.bayesianize_(model, lb.Ensemble(2, method=lb.Variance(parameterisation="zero")))
+    with pytest.raises(ConversionError, match="no mean to restore"):
+        lb.restore_(model)
+    assert len(layers(model)) == 3
+
+
+def test_members_start_afresh_by_their_own_initialisation():
+    model = nn.Sequential(nn.Linear(100, 200))
+    nn.init.constant_(model[0].weight, 3.0)
+    lb.bayesianize_(model, lb.Ensemble(3))
+    other = model[0].members[1].weight.detach()
+    assert other.abs().max() <= 0.1  # U(+-1/sqrt(fan-in))
+    assert other.std() == pytest.approx(0.1 / 3**0.5, rel=0.05)
+    assert model[0].members[0].weight.unique().tolist() == [3.0]
+    assert not torch.equal(other, model[0].members[2].weight)
+
+
+def test_perturbed_members_stay_close():
+    model = nn.Sequential(nn.Linear(100, 200), nn.BatchNorm1d(200))
+    lb.bayesianize_(model, lb.Ensemble(3, init="perturb", perturbation=0.2))
+    first, second, _ = (m.weight.detach() for m in model[0].members)
+    gap = (second - first).square().mean().sqrt() / first.square().mean().sqrt()
+    assert gap == pytest.approx(0.2, rel=0.03)
+    assert (model[1].members[1].weight.detach() - 1).std() == pytest.approx(0.2, rel=0.2)
+    assert torch.equal(model[1].members[1].running_var, torch.ones(200))
+
+
+def test_frozen_layers_keep_their_pretrained_weights_in_every_member():
+    model = small()
+    model[0].requires_grad_(False)
+    lb.bayesianize_(model, lb.Ensemble(2))
+    assert torch.equal(model[0].members[0].weight, model[0].members[1].weight)
+    assert not any(p.requires_grad for p in model[0].parameters())
+    assert not torch.equal(model[3].members[0].weight, model[3].members[1].weight)
+
+
+def test_the_method_takes_the_layers_it_would_take_on_its_own():
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Dropout(0.3), nn.Linear(8, 8), nn.BatchNorm1d(8))
+    config = lb.Ensemble(3, method=lb.Dropout())
+    lb.bayesianize_(model, config)
+    plain = lb.Ensemble(3)
+    assert conversions(model) == {"0": plain, "2": lb.Dropout(), "3": plain, "4": plain}
+    assert len(lb.callbacks(model)) == 1
+    model = small()
+    lb.bayesianize_(model, config)
+    assert conversions(model) == {"0": plain, "1": plain, "3": config}
+
+
+def test_rules_give_some_layers_a_method():
+    model = small()
+    lb.bayesianize_(model, {"3": lb.Ensemble(3, method=lb.Variance()), "*": lb.Ensemble(3)})
+    assert [type(m).__name__ for m in model[3].members] == 3 * ["BayesLayer"]
+    assert [type(m).__name__ for m in model[0].members] == 3 * ["Linear"]
+    assert len({id(layer.turn) for layer in layers(model)}) == 1
+    assert len(lb.callbacks(model)) == 1
+
+
+def test_a_method_sees_all_layers_of_each_member_together():
+    @dataclass(frozen=True)
+    class Counting(lb.MeanField):
+        def prepare(self, modules, memo):
+            memo["seen"] = {name: id(module.weight) for name, module in modules.items()}
+            seen.append(memo["seen"])
+
+        def convert(self, module, memo):
+            assert id(module.weight) in memo["seen"].values()
+            return super().convert(module, memo)
+
+    model, seen = small(), []
+    weights = {"0": id(model[0].weight), "3": id(model[3].weight)}
+    lb.bayesianize_(model, lb.Ensemble(3, method=Counting()))
+    planned, done = seen[:3], seen[3:]
+    assert [list(one) for one in planned] == [list(one) for one in done] == 3 * [["0", "3"]]
+    assert done[0] == weights
+    assert len({one["0"] for one in done}) == 3
+
+
+def test_pruning_reaches_every_member(tmp_path):
+    model = small()
+    lb.bayesianize_(model, lb.Ensemble(2, method=lb.MeanField()))
+    report = lb.prune_(model, fraction=0.5)
+    assert report.total == 2 * (4 * 8 + 8 * 3)
+    assert report.kept == report.total // 2
+    active = lb.cost(model, torch.randn(2, 4)).active_parameters
+    assert active == sum(p.numel() for p in model.parameters()) - 2 * report.kept  # a mean and a rho for each
+    fresh = lb.load(lb.save(model, tmp_path / "m.safetensors"), into=small())
+    x = torch.randn(3, 4)
+    said = [lb.predict(m, x, task="classification").probs for m in (model, fresh)]
+    assert torch.equal(*said)
+
+
+@pytest.mark.parametrize("inner", INNER)
+def test_save_and_load(inner, tmp_path):
+    model, x = small(), torch.randn(5, 4)
+    lb.bayesianize_(model, lb.Ensemble(3, method=INNER[inner]))
+    train(model, list(enumerate(batches(4))), OPTIMISERS["sgd"])
+    loaded = lb.load(lb.save(model, tmp_path / "m.safetensors"), into=small())
+    assert conversions(loaded) == conversions(model)
+    a, b = (lb.predict(m, x, task="classification", samples=6).probs for m in (model, loaded))
+    assert torch.equal(a, b)
+    model.train(), loaded.train()
+    model[0].turn.next = loaded[0].turn.next = 1
+    torch.manual_seed(0)
+    first = model(x)
+    torch.manual_seed(0)
+    assert torch.equal(first, loaded(x))
+
+
+def test_what_members_have_to_share_is_said_in_the_plan():
+    class Tokens(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.token, self.body = nn.Parameter(torch.zeros(1, 4)), nn.Linear(4, 2)
+
+        def forward(self, x):
+            return self.body(x + self.token)
+
+    model = nn.ModuleDict({"tokens": Tokens(), "spectral": parametrizations.weight_norm(nn.Linear(2, 2))})
+    model["lazy"] = nn.LazyLinear(2)
+    done = lb.plan(model, lb.Ensemble(2))
+    assert done.converted == ["tokens.body"]
+    assert "Tokens has no reset_parameters()" in done.left_alone["tokens"]
+    assert "all members share it" in done.left_alone["spectral"]
+    assert "run one batch" in done.left_alone["lazy"]
+    with pytest.raises(ConversionError, match="strict: tokens"):
+        lb.plan(model, lb.Ensemble(2), strict=True)
+    # perturbed, a module with parameters of its own is copied with all that it holds
+    assert lb.plan(model, lb.Ensemble(2, init="perturb")).converted == ["tokens"]
+    lb.bayesianize_(model, lb.Ensemble(2, init="perturb"))
+    assert isinstance(model["tokens"], EnsembleLayer)
+    with pytest.raises(ConversionError, match="wrap it"):
+        lb.bayesianize_(Tokens(), lb.Ensemble(2, init="perturb"))
+
+
+def test_weight_norm_by_hook_is_refused():
+    with pytest.warns(FutureWarning):
+        model = nn.Sequential(nn.utils.weight_norm(nn.Linear(2, 2)), nn.Linear(2, 2))
+    assert lb.plan(model, lb.Ensemble(2)).converted == ["1"]
+
+
+def test_layers_that_are_random_already_are_not_made_several():
+    model = small()
+    lb.bayesianize_(model, {nn.Linear: lb.MeanField()})
+    assert lb.plan(model, lb.Ensemble(2)).converted == ["1"]
+    assert "already Bayesian" in lb.plan(model, lb.Ensemble(2)).left_alone["0"]
+    lb.bayesianize_(done := small(), lb.Ensemble(2))
+    with pytest.raises(ConversionError, match="nothing in this Sequential"):
+        lb.bayesianize_(done, lb.Ensemble(2))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"members": 0}, "from 2 to 1000, received 0"),
+        ({"members": 1}, "one network is no ensemble"),
+        ({"members": True}, "received True"),
+        ({"members": 2.0}, "received 2.0"),
+        ({"members": 10**9}, "from 2 to 1000"),
+        ({"members": 2, "method": lb.Ensemble(3)}, r"lb.Ensemble\(members=6\)"),
+        ({"method": "mean-field"}, "lb.MeanField"),
+        ({"method": lb.MeanField}, "lb.MeanField"),
+        ({"init": "zeros"}, "'fresh', 'perturb'"),
+        ({"perturbation": 0.0}, "above 0"),
+    ],
+)
+def test_bad_configs_are_refused(options, message):
+    with pytest.raises(ConfigError, match=message):
+        lb.Ensemble(**options)
+
+
+def test_the_config_with_its_method_survives_json():
+    config = lb.Ensemble(3, method=lb.MeanField(prior=lb.StudentT(), std=0.1), init="perturb")
+    assert from_dict(to_dict(config)) == config
+    with pytest.raises(ConfigError, match=r"Ensemble.method"):
+        from_dict({**to_dict(config), "method": to_dict(lb.Normal())})
+
+
+def test_what_has_nothing_to_copy_is_refused():
+    with pytest.raises(ConversionError, match="nothing in this Sequential"):
+        lb.bayesianize_(nn.Sequential(nn.ReLU()), lb.Ensemble())
+    with pytest.raises(ConversionError, match="no parameters or buffers"):
+        lb.bayesianize_(small(), {nn.ReLU: lb.Ensemble()})
+
+
+DISTRIBUTED = """
+import sys, torch, torch.distributed as dist
+from torch import nn
+import leanbayes as lb
+from leanbayes.methods.ensemble.layer import member
+from leanbayes.training.callbacks import State, notify
+rank, folder = int(sys.argv[1]), sys.argv[2]
+dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2)
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+lb.bayesianize_(model, lb.Ensemble(3))
+start = [member(model, k).state_dict() for k in range(3)]
+wrapped = nn.parallel.DistributedDataParallel(model)
+optimiser = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
+hooks, state = lb.callbacks(model), State(model, optimiser)
+data = torch.randn(7, 2, 6, 4), torch.randint(3, (7, 2, 6))
+for x, y in zip(*data):
+    notify(hooks, "before_step", state)
+    optimiser.zero_grad()
+    nn.functional.cross_entropy(wrapped(x[rank]), y[rank]).backward()
+    notify(hooks, "after_backward", state)
+    optimiser.step()
+    notify(hooks, "after_step", state)
+torch.save((start, data, model.state_dict(), [member(model, k).state_dict() for k in range(3)]), f"{folder}/{rank}.pt")
+dist.destroy_process_group()
+"""
+
+
+def test_two_processes_train_as_one_would_on_the_joint_batches(tmp_path):
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-c", DISTRIBUTED]
+    ranks = [subprocess.Popen([*command, str(rank), str(tmp_path)], env=environment) for rank in range(2)]
+    try:
+        assert [process.wait(timeout=120) for process in ranks] == [0, 0]
+    finally:
+        for process in ranks:
+            process.kill()
+    (start, (xs, ys), first, networks), (_, _, second, _) = (torch.load(Path(tmp_path, f"{r}.pt")) for r in range(2))
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    for k in range(3):
+        alone = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))
+        alone.load_state_dict(start[k])
+        optimiser = OPTIMISERS["sgd"](alone.parameters())
+        for x, y in zip(xs[k::3], ys[k::3], strict=True):
+            optimiser.zero_grad()
+            nn.functional.cross_entropy(alone(x.flatten(0, 1)), y.flatten()).backward()
+            optimiser.step()
+        for name, value in alone.state_dict().items():
+            assert torch.allclose(networks[k][name], value, atol=1e-6), name

@@ -1,0 +1,205 @@
+"""Nested and NestedDropout as methods: what they are given, refuse, learn and keep."""
+
+import copy
+
+import pytest
+import torch
+from torch import nn
+
+import leanbayes as lb
+from leanbayes.errors import ConfigError, ConversionError
+from leanbayes.kl import unscaled_sum
+from leanbayes.methods.nested import rules as nested_rules
+from leanbayes.models import mobilenet_v2, resnext_cifar, vgg11_bn
+from leanbayes.ordering.unit import units
+from leanbayes.training.callbacks import State, notify
+
+
+def mlp(width=32):
+    return nn.Sequential(nn.Linear(4, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Linear(width, 3))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"groups": 1}, "groups"),
+        ({"groups": 2.0}, "groups"),
+        ({"base_groups": 0}, "base_groups"),
+        ({"groups": 4, "base_groups": 4}, "fewer than the 4 groups"),
+        ({"groups": 4, "base_groups": 5}, "fewer than the 4 groups"),
+        ({"tails": "normal"}, "tails"),
+        ({"tails": "geometric", "rate": 1.0}, "rate"),
+        ({"tails": "categorical"}, "31 of them"),
+        ({"probabilities": (0.5, 0.5)}, "none otherwise"),
+        ({"groups": 3, "base_groups": 1, "tails": "categorical", "probabilities": (0.5, 0.5)}, "3 numbers"),
+        ({"groups": 3, "base_groups": 1, "tails": "categorical", "probabilities": (0.5, -0.5, 1.0)}, "3 numbers"),
+        ({"tail_weight": -1.0}, "tail_weight"),
+        ({"temperature": 0.0}, "temperature"),
+        ({"final_temperature": -1.0}, "final_temperature"),
+        ({"prior_keep": 1.0}, "prior_keep"),
+        ({"order": "conv*"}, "tuple of names"),
+        ({"input_shape": (3, -1)}, "input_shape"),
+        ({"channels": ("conv1",)}, "producers > consumers"),
+    ],
+)
+@pytest.mark.parametrize("method", [lb.Nested, lb.NestedDropout])
+def test_bad_settings_are_refused(method, options, message):
+    with pytest.raises(ConfigError, match=message):
+        method(**options)
+
+
+def test_what_is_no_gaussian_method_is_refused():
+    with pytest.raises(ConfigError, match=r"Nested\.weights"):
+        lb.Nested(weights=lb.Dropout())
+    with pytest.raises(ConfigError, match="kappa"):
+        lb.Nested(kappa=0.0)
+
+
+def test_models_that_cannot_be_followed_say_what_to_do():
+    class Branching(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.b, self.c = nn.Linear(4, 16), nn.BatchNorm1d(16), nn.Linear(16, 3)
+
+        def forward(self, x):
+            if x.sum() > 0:  # no tracer knows which way
+                x = x * 2
+            return self.c(self.b(self.a(x)).relu())
+
+    model = Branching()
+    before = copy.deepcopy(model.state_dict())
+    with pytest.raises(ConversionError, match=r"input_shape.*channels="):
+        lb.bayesianize_(model, lb.Nested())
+    assert type(model.a) is nn.Linear
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+    lb.bayesianize_(model, lb.Nested(groups=8, base_groups=1, channels=("a > b > c",)))
+    assert lb.set_width_(model, 0.5) == {"a": 0.5}
+    assert model(torch.randn(2, 4)).shape == (2, 3)
+    with pytest.raises(ConversionError, match="cannot run on the example"):
+        lb.plan(mlp(), lb.Nested(input_shape=(5,)))
+    assert lb.plan(mlp(), lb.Nested(input_shape=(4,))).converted == ["0", "3"]
+
+
+def test_nothing_to_order_is_an_error_with_the_reasons():
+    with pytest.raises(ConversionError, match="is a model output"):
+        lb.bayesianize_(nn.Sequential(nn.Linear(4, 3)), lb.Nested())
+    with pytest.raises(ConversionError, match="nothing to order"):
+        lb.bayesianize_(nn.Sequential(nn.Linear(4, 3)), lb.NestedDropout())
+    plan = lb.bayesianize_(nn.Sequential(nn.Linear(4, 3)), lb.Nested(order=()))  # random weights alone
+    assert plan.converted == ["0"]
+    with pytest.raises(ConversionError, match="whole network"):
+        lb.bayesianize_(mlp(), lb.Ensemble(2, method=lb.Nested()))
+
+
+NETWORKS = {
+    "vgg11_bn": (lambda: vgg11_bn(width=0.125), [f"conv{n}" for n in range(2, 9)], "conv1"),
+    "resnext_cifar": (
+        lambda: resnext_cifar(depth=11, cardinality=2, base_width=16, width=0.25),
+        [f"stage{s}.0.{layer}" for s in (1, 2, 3) for layer in ("reduce", "grouped")],
+        "conv1",
+    ),
+    "mobilenet_v2": (
+        lambda: mobilenet_v2(width=0.1),
+        [
+            f"stage{s}.{b}.expand"
+            for s, blocks in zip(range(2, 8), (2, 3, 4, 3, 3, 1), strict=True)
+            for b in range(blocks)
+        ],
+        "conv1",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", NETWORKS)
+def test_the_papers_rules(name):
+    make, ordered, first = NETWORKS[name]
+    model = make()
+    plan = lb.bayesianize_(model, nested_rules.RULES[name]())
+    assert [unit.name for unit in units(model)] == ordered
+    weighted = [n for n, m in make().named_modules() if isinstance(m, (nn.Linear, nn.Conv2d))]
+    assert sorted(plan.converted) == sorted(set(weighted) - {first})  # all others are random
+    plain = make()
+    assert lb.bayesianize_(plain, nested_rules.RULES[name](lb.NestedDropout())).growth == 1.0
+    assert [unit.name for unit in units(plain)] == ordered
+
+
+def test_the_plan_says_what_is_ordered_and_how_coarsely():
+    notes = {e.name: e.why for e in lb.plan(mlp(6), lb.Nested()).entries}
+    assert notes["0"] == "Nested(); orders 6 channels in 6 groups, 1 always on"
+    assert notes["3"] == "Nested(); outputs not ordered: is a model output"
+
+
+def test_fixed_tails_are_what_they_are_called():
+    for tails, options, expected in (
+        ("uniform", {}, [0.25, 0.25, 0.25, 0.25]),
+        ("geometric", {"rate": 0.5}, [0.5, 0.25, 0.125, 0.125]),
+        ("categorical", {"probabilities": (1.0, 2.0, 3.0, 4.0)}, [0.1, 0.2, 0.3, 0.4]),
+    ):
+        model = mlp()
+        lb.bayesianize_(model, lb.Nested(groups=5, base_groups=2, tails=tails, **options))
+        assert torch.allclose(lb.importance(model)["0"], torch.tensor(expected))
+        assert unscaled_sum(model) is None
+        assert not any("logits" in name for name, _ in model.named_parameters())
+    narrow = mlp(2)
+    lb.bayesianize_(narrow, lb.NestedDropout(groups=4, base_groups=1, tails="geometric", rate=0.5))
+    assert torch.allclose(lb.importance(narrow)["0"], torch.tensor([0.75, 0.25]))  # two nodes a channel
+
+
+def test_the_temperature_falls_with_the_steps():
+    model = mlp()
+    lb.bayesianize_(model, lb.Nested(temperature=4.0, final_temperature=1.0, anneal_steps=2))
+    hooks = lb.callbacks(model)
+    state = State(model, torch.optim.SGD(model.parameters(), 0.1))
+    seen = []
+    for state.step in range(4):
+        notify(hooks, "before_step", state)
+        seen.append(float(units(model)[0].temperature))
+    assert seen == pytest.approx([4.0, 2.0, 1.0, 1.0])
+    plain = mlp()
+    lb.bayesianize_(plain, lb.Nested())
+    assert lb.callbacks(plain) == []
+
+
+def informative(n=600):
+    """Three classes, told apart by the first inputs."""
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(n, 4, generator=generator)
+    return x, (x[:, 0] > 0.3).long() + (x[:, 1] > 0).long()
+
+
+def test_training_orders_the_channels_and_learns_the_tails():
+    torch.manual_seed(0)
+    model = mlp()
+    lb.bayesianize_(model, lb.Nested(groups=16, base_groups=1))
+    start = lb.importance(model)["0"]
+    x, y = informative()
+    lb.fit(model, (x, y), epochs=12, lr=0.02, batch_size=50, kl_weight=0.01, progress=False)
+    assert 0.5 * (lb.importance(model)["0"] - start).abs().sum() > 0.01
+    accuracy = {}
+    for width in (1 / 16, 0.25, 1.0):
+        lb.set_width_(model, width)
+        lb.recalibrate_(model, (x,))
+        accuracy[width] = float((lb.predict(model, x, samples=8).probs.argmax(1) == y).float().mean())
+    assert accuracy[0.25] > 0.8
+    assert accuracy[1 / 16] < accuracy[0.25] <= accuracy[1.0] + 0.05
+
+
+@pytest.mark.parametrize("penalty", [0.0, 0.3])
+def test_the_ordered_penalty_prefers_narrow_networks(penalty):
+    """Equation 13: lambda sum_j j beta_j with plain weights, the deterministic relative of BN3."""
+    torch.manual_seed(0)
+    model = mlp()
+    method = lb.NestedDropout(groups=8, base_groups=1, tails="learned", tail_weight=0.0, width_penalty=penalty)
+    lb.bayesianize_(model, method)
+    lb.fit(model, informative(), epochs=5, lr=0.05, batch_size=50, progress=False)
+    beta = lb.importance(model)["0"]
+    mean = float((beta * torch.arange(1, 9)).sum())
+    assert mean < 3.5 if penalty else mean > 4.0
+
+
+def test_a_mask_a_datum_trains_too():
+    torch.manual_seed(0)
+    model = mlp()
+    lb.bayesianize_(model, lb.Nested(per_sample=True, hard=False))
+    lb.fit(model, informative(), epochs=1, batch_size=50, progress=False)
+    assert units(model)[0].logits.grad.abs().max() > 0

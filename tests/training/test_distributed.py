@@ -1,0 +1,208 @@
+"""Two gloo processes, started as torchrun does it, and processes that fit starts by itself."""
+
+import contextlib
+import os
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+from leanbayes.convert.apply import bayesianize_
+from leanbayes.errors import TrainingError
+from leanbayes.likelihoods import Regression
+from leanbayes.methods import MeanField
+from leanbayes.sampling import using
+from leanbayes.training.callbacks import Callback, State
+from leanbayes.training.fit import fit
+
+TWO = {"accelerator": "cpu", "devices": 2, "strategy": "ddp", "progress": False}
+
+
+def data(n: int = 48) -> TensorDataset:
+    generator = torch.Generator().manual_seed(3)
+    x = torch.randn(n, 5, generator=generator)
+    return TensorDataset(x, x.sum(1) + 0.1 * torch.randn(n, generator=generator))
+
+
+class Unused(nn.Module):
+    """A posterior that no output depends on: only the KL reaches its parameters."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.used, self.unused = nn.Linear(5, 1), nn.Linear(5, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.used(x)
+
+
+def bayesian(norm: bool = False) -> nn.Module:
+    torch.manual_seed(1)
+    middle = [nn.BatchNorm1d(5)] if norm else []
+    model = nn.Sequential(nn.Linear(5, 5), *middle, nn.Tanh(), Unused())
+    bayesianize_(model, MeanField(std=0.1))
+    return model
+
+
+def mean_only(folder: Path, batch_size: int, **where: Any) -> None:
+    """Noise off, no BatchNorm: two processes must equal one on the joined batch."""
+    model, likelihood = bayesian(), Regression("learned", std=0.5)
+    with using(mean_only=True):
+        loader = DataLoader(data(), batch_size=batch_size, shuffle=True)
+        result = fit(model, loader, val=data(21), task=likelihood, epochs=3, lr=0.01, clip=1.0, **where)
+    save(folder, model=model.state_dict(), std=likelihood.raw_std.detach(), nll=result["nll"], val=result["val_nll"])
+
+
+def noisy(folder: Path, **where: Any) -> None:
+    """Noise on: different draws in each process, the same parameters and buffers."""
+
+    class Record(Callback):
+        def __init__(self) -> None:
+            self.noise: list[torch.Tensor] = []
+
+        def before_step(self, state: State) -> None:
+            self.noise.append(torch.randn(3))  # what the first layer would have drawn
+
+    record, model = Record(), bayesian(norm=True)
+    loader = DataLoader(data(), batch_size=8, shuffle=True)
+    fit(model, loader, val=data(21), task="regression", epochs=2, lr=0.01, callbacks=[record], **where)
+    save(folder, model=model.state_dict(), noise=torch.stack(record.noise))
+
+
+def interrupted(folder: Path, **where: Any) -> None:
+    """Stopped in the middle of the second epoch and continued: every process gets its own generators back."""
+
+    class Stop(Callback):
+        def __init__(self, at: int | None = None) -> None:
+            self.at = at
+
+        def after_step(self, state: State) -> None:
+            if state.step == self.at:
+                raise KeyboardInterrupt
+
+    def train(name: str, stop: Stop) -> nn.Module:
+        model, loader = bayesian(norm=True), DataLoader(data(), batch_size=8, shuffle=True)
+        path = folder / f"{name}.ckpt"
+        options = {"checkpoint": path, "checkpoint_every": 1, "resume": True, "callbacks": [stop]}
+        fit(model, loader, task="regression", epochs=2, **options, **where)
+        return model
+
+    straight = train("straight", Stop())
+    with contextlib.suppress(KeyboardInterrupt):
+        train("rough", Stop(at=4))
+    torch.distributed.barrier()
+    save(folder, straight=straight.state_dict(), again=train("rough", Stop()).state_dict())
+
+
+def poisoned(folder: Path, **where: Any) -> None:
+    """A NaN in the data of one process stops both."""
+    x, y = data(16).tensors
+    x = x.clone()
+    x[0] = torch.nan
+    try:
+        fit(bayesian(), DataLoader(TensorDataset(x, y), batch_size=8), task="regression", epochs=1, **where)
+    except TrainingError as error:
+        (folder / f"{os.environ['RANK']}.txt").write_text(str(error))
+
+
+def save(folder: Path, **content: Any) -> None:
+    torch.save(content, folder / f"{os.environ.get('RANK', 'one')}.pt")
+
+
+def load(folder: Path, name: str) -> Any:
+    return torch.load(folder / f"{name}.pt", weights_only=True)
+
+
+def _process(rank: int, port: int, function: Callable[..., None], folder: Path, options: dict[str, Any]) -> None:
+    torch.set_num_threads(1)
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "test"}
+    function(folder, **options, **TWO)
+
+
+@pytest.fixture
+def two(processes: Any, tmp_path: Path) -> Callable[..., Path]:
+    """Runs a function in two processes that know each other."""
+
+    def run(function: Callable[..., None], **options: Any) -> Path:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        children = [
+            processes.Process(target=_process, args=(rank, port, function, tmp_path, options)) for rank in range(2)
+        ]
+        for child in children:
+            child.start()
+        for child in children:
+            child.join(timeout=100)
+            if child.is_alive():
+                child.kill()
+        assert [child.exitcode for child in children] == [0, 0]
+        return tmp_path
+
+    return run
+
+
+def close(a: dict[str, torch.Tensor], b: dict[str, torch.Tensor], tolerance: float) -> None:
+    assert a.keys() == b.keys()
+    for name in a:
+        torch.testing.assert_close(a[name], b[name], rtol=tolerance, atol=tolerance)
+
+
+def test_two_processes_equal_one_on_the_joined_batch(two):
+    folder = two(mean_only, batch_size=8)
+    mean_only(folder, batch_size=16, progress=False)
+    one, first, second = load(folder, "one"), load(folder, "0"), load(folder, "1")
+    close(first["model"], second["model"], 0)
+    close(one["model"], first["model"], 1e-5)
+    torch.testing.assert_close(one["std"], first["std"], rtol=1e-5, atol=1e-5)
+    assert one["nll"] == pytest.approx(first["nll"], rel=1e-5)
+    assert first["val"] == second["val"] == pytest.approx(one["val"], rel=1e-5)
+    moved = bayesian().state_dict()
+    only_kl = [name for name in moved if "unused" in name]
+    assert only_kl
+    assert all(not torch.equal(moved[name], first["model"][name]) for name in only_kl)
+
+
+def test_noise_differs_and_parameters_do_not(two):
+    folder = two(noisy)
+    first, second = load(folder, "0"), load(folder, "1")
+    assert not (first["noise"] == second["noise"]).any()
+    close(first["model"], second["model"], 0)
+
+
+def test_every_process_continues_where_it_was(two):
+    folder = two(interrupted)
+    for rank in "01":
+        content = load(folder, rank)
+        close(content["straight"], content["again"], 0)
+
+
+def test_a_nan_on_one_process_stops_both(two):
+    folder = two(poisoned)
+    assert "inputs of this batch" in (folder / "0.txt").read_text()
+    assert "another process" in (folder / "1.txt").read_text()
+
+
+def _own_processes(folder: Path) -> None:
+    torch.set_num_threads(1)
+    model = bayesian()
+    with using(mean_only=True):
+        options = {**TWO, "strategy": "ddp_fork"}
+        result = fit(model, DataLoader(data(), batch_size=8), task=Regression("learned"), epochs=2, **options)
+    save(folder, model=model.state_dict(), nll=result["nll"])
+
+
+def test_fit_starts_processes_and_brings_the_weights_home(processes, tmp_path):
+    child = processes.Process(target=_own_processes, args=(tmp_path,))
+    child.start()
+    child.join()
+    assert child.exitcode == 0
+    model = bayesian()
+    with using(mean_only=True):
+        fit(model, DataLoader(data(), batch_size=16), task=Regression("learned"), epochs=2, progress=False)
+    close(load(tmp_path, "one")["model"], model.state_dict(), 1e-5)
