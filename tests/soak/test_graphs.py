@@ -43,5 +43,3 @@ def test_wrong_numbers_are_noticed(monkeypatch):
     monkeypatch.setattr(bayes.BayesLayer, "forward", slightly_wrong)
     found = [graphs.case(seed) for seed in range(1, 25)]
     assert sum(outcome.failure is not None for outcome in found) >= 20
-
-
