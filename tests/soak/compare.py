@@ -138,13 +138,13 @@ def difference(ours: Record, theirs: Record, rough: Callable[[], list[Record]]) 
     if isinstance(mine, LeanBayesError):
         return None if other is not None else "refused"
     if mine is not None and other is None:
-        return f"raises {type(mine).__name__}: {str(mine)[:200]}"
+        return f"raises {type(mine).__name__}: {_line(mine)}"
     if mine is not None:
         same = isinstance(mine, type(other)) or isinstance(other, type(mine))
-        return None if same else f"raises {type(mine).__name__} instead of {type(other).__name__}: {str(mine)[:200]}"
+        return None if same else f"raises {type(mine).__name__} instead of {type(other).__name__}: {_line(mine)}"
     if other is not None:
         known = any(text in str(other) for text in ONLY_DENSE)
-        return None if known else f"no error, expected {type(other).__name__}: {str(other)[:200]}"
+        return None if known else f"no error, expected {type(other).__name__}: {_line(other)}"
     if ours.keys() != theirs.keys():
         return f"records on one path only: {sorted(ours.keys() ^ theirs.keys())}"
     wrong = {name for name in theirs if not close(ours[name], theirs[name])}
@@ -153,6 +153,10 @@ def difference(ours: Record, theirs: Record, rough: Callable[[], list[Record]]) 
         wrong = {n for n in wrong if not close(ours[n], theirs[n], [r[n] for r in responses if n in r])}
     order = [name for name in theirs if name in wrong]
     return f"{order[0].split()[0]} differs: {', '.join(order[:6])}" if order else None
+
+
+def _line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
 
 
 def close(mine: Any, other: Any, rough: list[Any] | None = None) -> bool:

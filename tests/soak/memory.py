@@ -26,12 +26,13 @@ def case(seed: int) -> Outcome:
 def growth(predictions: int, sizes: int, seed: int = 0) -> float:
     """By how many MB the process has grown at most, from the first predictions to the last."""
     torch.manual_seed(seed)
+    # large activations in front and many weights behind, so that whatever is kept of a size is large
     net = nn.Sequential(
-        nn.Conv2d(3, 32, 3, padding=1), nn.BatchNorm2d(32), nn.ReLU(), nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(256, 10),
+        nn.Conv2d(3, 64, 3, padding=1), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(4),
+        nn.Conv2d(64, 256, 3, stride=3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(256, 10),
     )  # fmt: skip
-    lb.bayesianize_(net, lb.SparseSubspace(density=0.1))
-    shapes = [(8 + i % 20, 8 + i // 20) for i in range(sizes)]
+    lb.bayesianize_(net, lb.SparseSubspace(density=0.15))
+    shapes = [(40 + i % 20, 40 + i // 20) for i in range(sizes)]
     order = [shapes[i % sizes] for i in range(predictions)]
     start = 0.0
     for i, size in enumerate([shapes[0], shapes[-1], *order]):

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
-from multiprocessing.connection import Connection
-
+from .forked import CrashError, forked
 from .graphs import judge
 from .outcome import Outcome
 from .program import Program
@@ -20,25 +17,16 @@ def shrunk(program: Program, kind: str) -> Program:
 
 
 def judged(program: Program) -> Outcome:
-    """`judge` in a forked process, which may crash."""
-    context = multiprocessing.get_context("fork")
-    here, there = context.Pipe(duplex=False)
-    process = context.Process(target=_send, args=(there, program))
-    process.start()
-    there.close()
+    """`judge` in a process of its own; a program that cannot be built has not failed."""
     try:
-        found: Outcome = here.recv()
-    except EOFError:
-        process.join()
-        return Outcome(f"crash {signal.Signals(-(process.exitcode or -1)).name}")
-    process.join()
+        found: Outcome = forked(_judge, program)
+    except CrashError as crash:
+        return Outcome(f"crash {crash}")
     return found
 
 
-def _send(connection: Connection, program: Program) -> None:
-    signal.alarm(60)
+def _judge(program: Program) -> Outcome:
     try:
-        outcome = judge(program)
-    except Exception:  # pieces that were removed are missing
-        outcome = Outcome()
-    connection.send(outcome)
+        return judge(program)
+    except Exception:
+        return Outcome()

@@ -1,0 +1,45 @@
+"""A sample of the random networks; `make soak` runs many more."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from leanbayes.kernels import library
+from tests.soak import graphs
+from tests.soak.worker import outcomes
+
+pytestmark = pytest.mark.skipif(library.reason() is not None, reason=str(library.reason()))
+CASES = 150
+
+
+def test_the_compiled_path_says_what_the_dense_path_says():
+    notes, failures = Counter[str](), []
+    for seed, outcome in outcomes("graphs", range(CASES)):
+        notes.update(outcome.notes)
+        if outcome.failure is not None:
+            failures.append(f"python -m tests.soak graphs --case {seed} --show   # {outcome.failure}")
+    assert not failures, f"{len(failures)} of {CASES} networks:\n" + "\n".join(failures)
+    assert graphs.weakness(CASES, notes) is None
+
+
+def test_a_seed_repeats_a_network():
+    assert graphs.generate(7) == graphs.generate(7)
+    assert str(graphs.generate(7)) != str(graphs.generate(8))
+
+
+def test_wrong_numbers_are_noticed(monkeypatch):
+    """The comparison has power: an error of a thousandth in one kernel's output fails nearly every network."""
+    from leanbayes.layers import bayes, sparse
+
+    real = bayes.BayesLayer.forward
+
+    def slightly_wrong(self, *args, **kwargs):
+        out = real(self, *args, **kwargs)
+        return out * 1.001 if sparse._paths["compiled"] else out
+
+    monkeypatch.setattr(sparse, "forward", lambda *args: None)  # both paths dense, but for the error
+    monkeypatch.setattr(bayes.BayesLayer, "forward", slightly_wrong)
+    found = [graphs.case(seed) for seed in range(1, 25)]
+    assert sum(outcome.failure is not None for outcome in found) >= 20
