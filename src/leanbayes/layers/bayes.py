@@ -98,7 +98,7 @@ class BayesLayer(StandIn):
     def deviation(self, name: str) -> Tensor | None:
         """A draw minus its mean, std * eps; None where the parameter is not random."""
         q = self._posterior(name)
-        return None if q is None else self._except_padding(name, q.deviation(draw(q)))  # type: ignore[attr-defined]
+        return None if q is None else self._except_padding(name, q.deviation(draw(q)))  # type: ignore[attr-defined, operator]
 
     def draw(self, name: str) -> Tensor | None:
         """One draw of a parameter; the parameter itself where it is not random."""
