@@ -4,11 +4,13 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test lint types unit extras bench clean help
+.PHONY: demo test lint types unit extras sanitize soak bench clean help
 
 help:
 	@echo "make demo    train on the embedded digits, show a table, write report.html"
 	@echo "make test    lint, types and tests"
+	@echo "make sanitize  build the C kernels with ASan and UBSan and run thousands of random cases"
+	@echo "make soak      watch the memory of a long-running process with many image sizes and threads"
 	@echo "make extras  install transformers, MONAI, foolbox and other peers, and run the tests that need them"
 
 # torch first and by itself: the constraint keeps pip from drawing several GB of GPU packages.
@@ -39,6 +41,12 @@ extras: $(STAMP)
 	@$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt -e '.[dev,models]'
 	@$(BIN)/pip install --disable-pip-version-check -q --no-deps -r peers.txt
 	@LEANBAYES_REQUIRE_EXTRAS=1 $(BIN)/pytest -m extra
+
+sanitize: $(STAMP)
+	@PYTHONPATH=src:. $(BIN)/python tools/sanitize.py
+
+soak: $(STAMP)
+	@PYTHONPATH=src:. $(BIN)/python tools/soak.py
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

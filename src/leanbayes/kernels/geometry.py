@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 from torch import nn
@@ -12,6 +13,8 @@ from ..errors import DataError
 LANES = 16
 """Data side by side in a blocked activation: a cache line of them."""
 MAX_STRIDE = 8
+MOST = 2**31 - 2**10
+"""Elements of what the kernels count in 32 bits."""
 NEAR = 36 * 1024
 """Bytes of gradients that the backward pass keeps at hand, most of a first cache."""
 
@@ -53,6 +56,19 @@ class Geometry:
                 f"expected images of at least {least} for a kernel of {self.kernel} with a padding of {self.padding}, "
                 f"received {self.size}; give larger images or pad them"
             )
+
+        taps = self.kernel[0] * self.kernel[1]
+        positions = prod(n + 2 * p for n, p in zip(self.size, self.padding, strict=True))
+        if max(self.weights, self.outputs * taps, self.inputs * taps * MAX_STRIDE, positions) > MOST:
+            raise DataError(
+                f"expected a weight and images of at most {MOST} elements, received {self}; the kernels count in 32 "
+                "bits, use the dense path"
+            )
+
+    @property
+    def weights(self) -> int:
+        """Elements of the dense weight."""
+        return self.outputs * (self.inputs // self.groups) * self.kernel[0] * self.kernel[1]
 
     def numbers(self, batch: int, tile: int = 1) -> list[int]:
         """What the compiled kernels read, in their order."""

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from ..errors import DataError
 from .checks import side_by_side
-from .geometry import Geometry
+from .geometry import MOST, Geometry
 from .library import call
 
 SEAL = 16
@@ -56,17 +56,18 @@ def plan(geometry: Geometry, index: Tensor) -> Plan:
             f"{tuple(index.shape)} on {index.device}; convert them with .to('cpu', torch.int32).flatten()"
         )
     (height, width), tile = geometry.kernel, geometry.tile(len(index))
-    places = geometry.outputs * (geometry.inputs // geometry.groups) * height * width
     if len(index):
         low, high = (int(t) for t in index.aminmax())
-        if low < 0 or high >= places:
+        if low < 0 or high >= geometry.weights:
             raise DataError(
-                f"expected places of nonzeros from 0 to {places - 1}, the elements of the weight, received {low} to "
-                f"{high}; was the index made for another layer?"
+                f"expected places of nonzeros from 0 to {geometry.weights - 1}, the elements of the weight, received "
+                f"{low} to {high}; was the index made for another layer?"
             )
     # ranges: (output, tap) forward; (tile, input, row of taps) backward, or (tile, input, tap) for a single output
     segments = height * (width if geometry.out_size == (1, 1) else geometry.stride[1])
     rows = geometry.outputs * height * width, -(-geometry.outputs // tile) * geometry.inputs * segments
+    if max(rows) > MOST:
+        raise DataError(f"expected fewer than {MOST} ranges of nonzeros, received {geometry}; use the dense path")
     order = [Order(*(_table(n) for n in (r + 1 + SEAL, len(index), len(index)))) for r in rows]
     tables = [t for o in order for t in (o.rows, o.offsets, o.slots)]
     call("leanbayes_plan", geometry.numbers(0, tile), side_by_side(index), *tables)
