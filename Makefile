@@ -4,12 +4,13 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test lint types unit extras soak bench clean help
+.PHONY: demo test lint types unit extras sanitize soak bench clean help
 
 help:
 	@echo "make demo    train on the embedded digits, show a table, write report.html"
 	@echo "make test    lint, types and tests"
 	@echo "make extras  install transformers, MONAI, foolbox and other peers, and run the tests that need them"
+	@echo "make sanitize  build the C kernels with ASan and UBSan and run thousands of random cases"
 	@echo "make soak    thousands of random cases, up to an hour; each failure says how to repeat it"
 
 # torch first and by itself: the constraint keeps pip from drawing several GB of GPU packages.
@@ -40,6 +41,9 @@ extras: $(STAMP)
 	@$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt -e '.[dev,models]'
 	@$(BIN)/pip install --disable-pip-version-check -q --no-deps -r peers.txt
 	@LEANBAYES_REQUIRE_EXTRAS=1 $(BIN)/pytest -m extra
+
+sanitize: $(STAMP)
+	@PYTHONPATH=src:. $(BIN)/python tools/sanitize.py
 
 soak: $(STAMP)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak

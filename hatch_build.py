@@ -12,6 +12,7 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,22 +44,26 @@ class KernelBuild(BuildHookInterface):
         build_data["force_include"][str(built)] = "leanbayes/kernels/native/kernels.so"
 
 
-def build(folder: Path) -> Path:
-    """Compile and link; the old library is replaced only by a whole new one."""
+def build(folder: Path, target: Path | None = None, extra: Sequence[str] = ()) -> Path:
+    """Compile and link to ``target``, kernels.so in the folder by default, which is replaced only by a whole new one.
+
+    extra: more flags for both steps, behind the usual ones.
+    """
+    target = folder / "kernels.so" if target is None else target
     if sys.platform != "linux":
         raise OSError("they are built on Linux only so far")
     compiler = os.environ.get("CC") or next(filter(None, map(shutil.which, ("gcc", "cc", "clang"))), None)
     if compiler is None:
         raise OSError("no C compiler found")
-    with tempfile.TemporaryDirectory(dir=folder) as work:
+    with tempfile.TemporaryDirectory(dir=target.parent) as work:
         compiled, linked = Path(work, "kernels.o"), Path(work, "kernels.so")
         # two steps: with -fopenmp the linker would add a thread pool beside torch's
         for command in (
-            [compiler, *FLAGS, "-c", str(folder / "kernels.c"), "-o", str(compiled)],
-            [compiler, "-shared", str(compiled), "-o", str(linked), "-lm"],
+            [compiler, *FLAGS, *extra, "-c", str(folder / "kernels.c"), "-o", str(compiled)],
+            [compiler, *extra, "-shared", str(compiled), "-o", str(linked), "-lm"],
         ):
             subprocess.run(command, check=True, capture_output=True, text=True)
-        return linked.replace(folder / "kernels.so")
+        return linked.replace(target)
 
 
 if __name__ == "__main__":

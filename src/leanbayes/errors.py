@@ -37,5 +37,9 @@ class MissingExtraError(LeanBayesError, ImportError):
     """An optional package is needed; the message gives the pip command."""
 
 
+class OutOfMemoryError(LeanBayesError, MemoryError):
+    """The system has not enough memory left for an activation."""
+
+
 class LeanBayesWarning(UserWarning):
     """Something will work, but perhaps not as hoped."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.kernels.reference import close, doubled
 from torch import nn
 
-from leanbayes.kernels import geometry, layout, library, sparse
+from leanbayes.kernels import geometry, layout, library, operation, sparse
 from leanbayes.kernels.plan import plan
 
 
@@ -39,8 +39,8 @@ def compare(conv, size, batch, count, seed):
         return [y.detach(), *torch.autograd.grad(y, wanted, grad)]
 
     own = [None if t is None else t.requires_grad_() for t in leaves]
-    blocks = sparse.local(layout.block(own[0]), *own[1:], plan(shape, index), layout.block(eps))
-    ours = passed(own, layout.unblock(blocks, list(eps.shape)), grad)
+    y = operation.apply(own[0], *own[1:], plan(shape, index), layout.block(eps), tuple(eps.shape))
+    ours = passed(own, y.plain(), grad)
     true, positive = doubled(leaves), doubled(leaves, absolute=True)
     exact = passed(true, dense(*true, index, conv, eps.double()), grad.double())
     sizes = passed(positive, dense(*positive, index, conv, eps.double().abs()), grad.double().abs())
@@ -84,8 +84,8 @@ def test_fixed_values(level):
         y = F.conv2d(x, whole, None, padding=1)
         return [y.detach(), *torch.autograd.grad(y, (x, w), grad)]
 
-    blocks = sparse.linear(layout.block(leaves[0]), leaves[1], None, plan(geometry.of_conv(conv, (5, 5)), index))
-    y = layout.unblock(blocks, list(grad.shape))
+    ready = plan(geometry.of_conv(conv, (5, 5)), index)
+    y = operation.apply(leaves[0], leaves[1], None, None, ready, 0, tuple(grad.shape)).plain()
     ours = [y, *torch.autograd.grad(y, leaves, grad)]
     exact = expected(*doubled(leaves), grad.double())
     sizes = expected(*doubled(leaves, absolute=True), grad.double().abs())
@@ -99,7 +99,8 @@ def test_noise_from_inside_has_the_right_law(level):
     index = torch.arange(count, dtype=torch.int32)
     ready = plan(geometry.of_linear(count, 1), index)
     x = layout.block(torch.ones(batch, 1))
-    y = torch.cat([sparse.local(x, torch.ones(count), torch.full((count,), 2.0), None, ready, s) for s in range(40)])
+    mu, sigma = torch.ones(count), torch.full((count,), 2.0)
+    y = torch.cat([sparse.both(x, mu, sigma, None, ready, s, batch)[0] for s in range(40)])
     z = ((y - 1) / 2).double().flatten()
     n = z.numel()
     assert abs(float(z.mean())) < 5 / n**0.5
@@ -115,13 +116,13 @@ def test_a_seed_repeats_and_threads_do_not_matter(level):
     conv = nn.Conv2d(16, 16, 3, padding=1)
     index = torch.randperm(conv.weight.numel())[:200].to(torch.int32)
     ready = plan(geometry.of_conv(conv, (8, 8)), index)
-    x, mu = layout.block(torch.randn(70, 16, 8, 8)).requires_grad_(), torch.randn(200, requires_grad=True)
+    x, mu = torch.randn(70, 16, 8, 8, requires_grad=True), torch.randn(200, requires_grad=True)
     sigma = torch.rand(200, requires_grad=True)
     before = torch.get_num_threads()
     found = []
     for threads, seed in ((1, 7), (2, 7), (1, 8)):
         torch.set_num_threads(threads)
-        y = sparse.local(x, mu, sigma, None, ready, seed)
+        y = operation.apply(x, mu, sigma, None, ready, seed, (70, 16, 8, 8)).plain()
         found.append([y, *torch.autograd.grad(y.square().sum(), (x, mu, sigma))])
     torch.set_num_threads(before)
     for a, b in zip(found[0], found[1], strict=True):
@@ -131,26 +132,11 @@ def test_a_seed_repeats_and_threads_do_not_matter(level):
 
 def test_zero_variance_has_a_finite_gradient(level):
     ready = plan(geometry.of_linear(1, 1), torch.zeros(1, dtype=torch.int32))
-    x = layout.block(torch.zeros(3, 1)).requires_grad_()
+    x = torch.zeros(3, 1, requires_grad=True)
     mu, sigma = torch.ones(1, requires_grad=True), torch.ones(1, requires_grad=True)
-    y = sparse.local(x, mu, sigma, None, ready, 0)
+    y = operation.apply(x, mu, sigma, None, ready, 0, (3, 1))
     grads = torch.autograd.grad(y.sum(), (x, mu, sigma))
     assert all(bool(g.isfinite().all()) for g in grads)
-
-
-def test_operations_pass_torchs_own_checks():
-    ready = plan(geometry.of_linear(3, 4), torch.tensor([0, 5, 11], dtype=torch.int32))
-    x = layout.block(torch.randn(2, 4)).requires_grad_()
-    arguments = (
-        x,
-        torch.randn(3, requires_grad=True),
-        torch.rand(3, requires_grad=True),
-        None,
-        torch.randn(1, 1, 3, 16),
-    )
-    tests = ("test_schema", "test_faketensor", "test_autograd_registration")
-    torch.library.opcheck(sparse._sparse, (*arguments, *sparse._tensors(ready), ready.numbers(16), 0), test_utils=tests)
-    torch.library.opcheck(layout.block, (torch.randn(3, 2, 2, requires_grad=True),), test_utils=tests)
 
 
 def test_the_library_says_what_it_runs_on():

@@ -1,4 +1,4 @@
-"""Predictions for images of many sizes must not fill the memory."""
+"""Predictions for images of many sizes, and in threads that come and go, must not fill the memory."""
 
 from __future__ import annotations
 
@@ -10,17 +10,21 @@ import torch
 from torch import nn
 
 import leanbayes as lb
+from tests.kernels import soak
 
 from .outcome import Outcome
 
-CASES = 1
-MEGABYTES = 200
+CASES = 2
+MEGABYTES, OF_THREADS = 200, 50
 
 
 def case(seed: int) -> Outcome:
-    """2,000 predictions over 200 sizes."""
-    grown = growth(predictions=2000, sizes=200, seed=seed)
-    return Outcome(f"memory grew: {grown:.0f} MB" if grown > MEGABYTES else None)
+    """2,000 predictions over 200 sizes; every other case 500 threads with one prediction each."""
+    if seed % 2:
+        grown, most = soak.over_threads(500) / soak.MB, OF_THREADS
+    else:
+        grown, most = growth(predictions=2000, sizes=200, seed=seed), MEGABYTES
+    return Outcome(f"memory grew: {grown:.0f} MB" if grown > most else None)
 
 
 def growth(predictions: int, sizes: int, seed: int = 0) -> float:

@@ -5,19 +5,41 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
+import struct
 import warnings
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
+from torch import Tensor
 
-from ..errors import LeanBayesWarning
+from ..errors import DataError, LeanBayesWarning
+from .buffers import empty
 
 FILE = Path(__file__).parent / "native" / "kernels.so"
 LEVELS = ("any machine", "AVX2", "AVX-512")
-INTERFACE = 2
+INTERFACE = 3
 """leanbayes_interface() of the library that this code calls."""
+FUNCTIONS = (
+    "plan", "forward", "backward", "block", "unblock", "moments", "finish", "norm_gradients", "norm_input", "pool",
+    "pool_backward", "perturb",
+)  # fmt: skip
+"""What `call` calls, with leanbayes_ in front."""
+# as enumerated in native/arguments.h
+_KINDS = {torch.float32: 1, torch.int32: 2, torch.int8: 3}
+_LIST, _INTEGER, _REAL = 4, 5, 6
+_REASONS = {
+    1: "more or fewer arguments than it takes",
+    2: "of another type than it takes, or missing",
+    3: "not of the number of elements that the shape says",
+    4: "out of range",
+    5: "not a shape that fits together",
+    6: "too large for the numbers that the kernels count with",
+    7: "with places outside the weight",
+    8: "with the same place twice",
+    9: "of the plan of another weight, or of another image size",
+}
 
 
 @functools.cache
@@ -69,22 +91,67 @@ def _opened() -> ctypes.CDLL | str:
         return f"the kernels do not load ({error})"
     if not hasattr(found, "leanbayes_interface") or found.leanbayes_interface() != INTERFACE:
         return "the kernels were built from other sources; reinstall leanbayes, or run python hatch_build.py"
+    for name in FUNCTIONS:
+        function = getattr(found, f"leanbayes_{name}")
+        function.argtypes, function.restype = (ctypes.c_void_p, ctypes.c_int64), ctypes.c_int64
     return found
 
 
-def call(name: str, *arguments: torch.Tensor | Sequence[int] | int | float | None) -> None:
-    """Call a kernel: contiguous tensors by address, lists as int32, ints as int64, floats as doubles, None as NULL."""
+Argument = Tensor | Sequence[int] | int | float | None
+
+
+def call(name: str, *arguments: Argument) -> None:
+    """Call a kernel with tensors, lists of integers, integers, floats and None.
+
+    Every argument goes with its type and its number of elements, which the kernel checks before it computes; what it
+    refuses is a DataError. The working memory it needs comes from here.
+    """
     native = library()
     assert native is not None
-    getattr(native, name)(*map(_passed, arguments))  # `arguments` keeps every tensor alive until it returns
+    words: list[int] = []
+    lists = []  # this and `arguments` keep all that is pointed to alive until it returns
+    for value in arguments:
+        if isinstance(value, Tensor):
+            kind = _KINDS.get(value.dtype)
+            if kind is None or not value.is_cpu or value.layout is not torch.strided:
+                raise DataError(
+                    f"{name} takes float32 tensors on the CPU (and its own tables of int32 and int8), received "
+                    f"{_about(value)}; convert it with .to('cpu', torch.float32)"
+                )
+            if value.is_neg() or not value.is_contiguous():
+                raise DataError(
+                    f"{name} takes tensors whose elements lie side by side, received {_about(value)} with strides "
+                    f"{value.stride()}; call .contiguous() and .resolve_neg() on it first"
+                )
+            words += (kind, value.numel(), value.data_ptr())
+        elif value is None:
+            words += (0, 0, 0)
+        elif isinstance(value, int):
+            words += (_INTEGER, 1, value)
+        elif isinstance(value, float):
+            words += (_REAL, 1, *struct.unpack("q", struct.pack("d", value)))
+        else:
+            lists.append(array("q", value))
+            words += (_LIST, len(value), lists[-1].buffer_info()[0])
+    words += (0, 0, 0)
+    passed, function = array("q", words), getattr(native, name)
+    address, length = passed.buffer_info()
+    while status := function(address, length // 3):
+        if status < 0:
+            raise _refusal(name, -status // 256, -status % 256, arguments)
+        work = empty((status,))
+        passed[-3], passed[-2], passed[-1] = _KINDS[torch.float32], status, work.data_ptr()
 
 
-def _passed(value: torch.Tensor | Sequence[int] | int | float | None) -> Any:
-    if isinstance(value, torch.Tensor):
-        assert value.is_contiguous()
-        return ctypes.c_void_p(value.data_ptr())
-    if isinstance(value, int):
-        return ctypes.c_int64(value)
-    if isinstance(value, float):
-        return ctypes.c_double(value)
-    return None if value is None else (ctypes.c_int32 * len(value))(*value)
+def _refusal(name: str, reason: int, position: int, arguments: Sequence[Argument]) -> DataError:
+    what = _about(arguments[position - 1]) if 0 < position <= len(arguments) else "the end of them"
+    return DataError(
+        f"{name} refused argument {position}, {what}: {_REASONS.get(reason, 'not understood')}; nothing was computed. "
+        "Check the shapes of the activations and of the layer they go into"
+    )
+
+
+def _about(value: Argument) -> str:
+    if isinstance(value, Tensor):
+        return f"a {value.dtype} tensor of shape {tuple(value.shape)} on {value.device}"
+    return repr(value)

@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from ..errors import DataError
 from .buffers import empty
+from .checks import expect, side_by_side
+from .geometry import LANES
 from .library import call
 
 
@@ -29,17 +32,22 @@ class Norm:
 
 def moments(x: Tensor, batch: int) -> tuple[Tensor, Tensor]:
     """Mean and biased variance over batch and positions, (channels,) each, of blocks that hold ``batch`` data."""
+    shape = sizes(x, batch)
+    if batch < 1:
+        raise DataError("expected at least one datum to take moments of, received an empty batch")
     mean, variance = x.new_empty(x.shape[2]), x.new_empty(x.shape[2])
-    call("leanbayes_moments", sizes(x, batch), x.detach().contiguous(), mean, variance)
+    call("leanbayes_moments", shape, side_by_side(x.detach()), mean, variance)
     return mean, variance
 
 
 def finish(x: Tensor, batch: int, norm: Norm | None, other: Tensor | None, rectify: bool) -> Tensor:
     """The norm, the sum with another activation and the rectifier of x, as many of them as there are, in one pass."""
+    shape, numbers = sizes(x, batch), _numbers(norm, x)
+    if other is not None:
+        expect(other, x.shape, "the other activation of a sum")
+        other = side_by_side(other)
     out = empty(x.shape)
-    numbers = (None, None, None, None, 0.0) if norm is None else norm.numbers()
-    other = None if other is None else other.contiguous()
-    call("leanbayes_finish", sizes(x, batch), x.contiguous(), *numbers, other, out, int(rectify))
+    call("leanbayes_finish", shape, side_by_side(x), *numbers, other, out, int(rectify))
     return out
 
 
@@ -47,15 +55,38 @@ def gradients(
     x: Tensor, batch: int, grad: Tensor, out: Tensor | None, rectified: bool, norm: Norm, masked: Tensor | None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """The line that gives the gradient of x (see upstream in kernels.c), and the gradients of gamma and beta."""
-    channels = x.shape[2]
+    shape, numbers, channels = sizes(x, batch), _numbers(norm, x), x.shape[2]
+    for given, what in ((grad, "a gradient"), (out, "an output"), (masked, "a masked gradient")):
+        if given is not None:
+            expect(given, x.shape, what)
     line, dgamma, dbeta = x.new_empty(6 * channels), x.new_empty(channels), x.new_empty(channels)
-    rest = (*norm.numbers(), int(norm.own), masked, line, dgamma, dbeta)
-    call("leanbayes_norm_gradients", sizes(x, batch), x, grad, out, int(rectified), *rest)
+    rest = (*numbers, int(norm.own), masked, line, dgamma, dbeta)
+    out = None if out is None else side_by_side(out)
+    call("leanbayes_norm_gradients", shape, side_by_side(x), side_by_side(grad), out, int(rectified), *rest)
     return line, dgamma, dbeta
+
+
+def _numbers(norm: Norm | None, x: Tensor) -> tuple[Tensor | float | None, ...]:
+    """What the kernels read of a norm, if it is one of the channels of x."""
+    if norm is None:
+        return None, None, None, None, 0.0
+    numbers = norm.numbers()
+    for given in numbers[:4]:
+        if isinstance(given, Tensor) and given.shape != (x.shape[2],):
+            raise DataError(
+                f"expected a norm of {x.shape[2]} channels, as the activation has, received one of "
+                f"{tuple(given.shape)}; check the number of channels that the norm was made for"
+            )
+    return tuple(side_by_side(t) if isinstance(t, Tensor) else t for t in numbers)
 
 
 def sizes(x: Tensor, batch: int) -> list[int]:
     """What the kernels read of a blocked activation."""
+    if x.dim() != 4 or x.shape[3] != LANES or x.shape[0] != -(-batch // LANES):
+        raise DataError(
+            f"expected blocks (blocks, positions, channels, {LANES}) of a batch of {batch}, received {tuple(x.shape)}; "
+            "the batch is that of the tensor the blocks were made of"
+        )
     return [*x.shape[:3], batch]
 
 

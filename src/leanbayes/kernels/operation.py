@@ -19,12 +19,12 @@ class SparseOperation(torch.autograd.Function):
     """y = sum mu x + sqrt(sum sigma^2 x^2) eps at the nonzeros (Sparse Subspace VI, equations 3 to 5), blocked.
 
     x: (batch, channels, height, width) or (batch, features), blocked or not. mu, sigma: (n,) of the nonzeros; without a
-    sigma, mu are the values. plan: for activations of x's size. noise: the seed of the draws. shape: of y.
+    sigma, mu are the values. plan: for activations of x's size. noise: a seed, or blocks. shape: of y.
     """
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, mu: Tensor, sigma: Tensor | None, bias: Tensor | None, plan: Plan, noise: int,
+        ctx: Any, x: Tensor, mu: Tensor, sigma: Tensor | None, bias: Tensor | None, plan: Plan, noise: int | Tensor,
         shape: tuple[int, ...],
     ) -> Blocked:  # fmt: skip
         made = plan.geometry
@@ -65,7 +65,13 @@ class SparseOperation(torch.autograd.Function):
 
 
 def apply(
-    x: Tensor, mu: Tensor, sigma: Tensor | None, bias: Tensor | None, plan: Plan, noise: int, shape: tuple[int, ...]
+    x: Tensor,
+    mu: Tensor,
+    sigma: Tensor | None,
+    bias: Tensor | None,
+    plan: Plan,
+    noise: int | Tensor,
+    shape: tuple[int, ...],
 ) -> Blocked:
     """See `SparseOperation`."""
     return SparseOperation.apply(x, mu, sigma, bias, plan, noise, shape)  # type: ignore[no-any-return]

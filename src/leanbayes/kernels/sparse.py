@@ -1,50 +1,22 @@
-"""Local reparameterisation at the nonzeros, as a torch operation: y = sum mu x + sqrt(sum sigma^2 x^2) eps."""
+"""Local reparameterisation at the nonzeros: y = sum mu x + sqrt(sum sigma^2 x^2) eps, and its gradients.
+
+On blocks of activations, without history; `operation` is what autograd sees.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import torch
 from torch import Tensor
 
+from ..errors import DataError
 from .buffers import empty
+from .checks import expect, side_by_side
 from .geometry import LANES
 from .library import call
 from .plan import Plan
 
 MEAN, NOISE, GIVEN = range(3)
-
-
-def local(
-    x: Tensor,
-    mu: Tensor,
-    sigma: Tensor,
-    bias: Tensor | None,
-    plan: Plan,
-    noise: Tensor | int,
-    batch: int | None = None,
-) -> Tensor:
-    """One pass under noise on the outputs (Sparse Subspace VI, equations 3 to 5), blocked as x is.
-
-    x: blocks of activations. mu, sigma: (n,) of the nonzeros. noise: standard normals of the output's shape, or a seed:
-    then they are drawn inside the kernel. batch: of the data in the blocks; None for all lanes.
-    """
-    return _dispatched(x, mu, sigma, bias, plan, noise, batch)
-
-
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None, plan: Plan, batch: int | None = None) -> Tensor:
-    """One pass with fixed values (n,) at the nonzeros: the means, or a draw."""
-    return _dispatched(x, weight, None, bias, plan, 0, batch)
-
-
-def _dispatched(
-    x: Tensor, mu: Tensor, sigma: Tensor | None, bias: Tensor | None, plan: Plan, noise: Tensor | int, batch: int | None
-) -> Tensor:
-    seed, given = (noise, None) if isinstance(noise, int) else (0, noise)
-    numbers = plan.numbers(x.shape[0] * LANES if batch is None else batch)
-    y: Tensor = _sparse(x, mu, sigma, bias, given, *_tensors(plan), numbers, seed)[0]
-    return y
 
 
 def both(
@@ -66,46 +38,39 @@ def _run(
     geometry: list[int],
     seed: int,
 ) -> tuple[Tensor, Tensor]:
+    _check(x, mu, sigma, geometry, order)
     shape = _out_shape(x, geometry)
-    y, slope = empty(shape), empty([0] if sigma is None else shape)
+    if bias is not None:
+        expect(bias, (geometry[0],), "a bias")
+    if noise is not None:
+        expect(noise, shape, "noise")
+    y, slope = empty(shape), empty((0,) if sigma is None else shape)
     mode = MEAN if sigma is None else NOISE if noise is None else GIVEN
-    values = [None if t is None else t.contiguous() for t in (mu, sigma, bias, x, noise)]
-    call("leanbayes_forward", geometry, len(mu), *order, *values, y, slope, seed, mode)
+    values = [None if t is None else side_by_side(t) for t in (mu, sigma, bias, x, None if mode == MEAN else noise)]
+    call("leanbayes_forward", geometry, *order, *values, y, slope, seed, mode)
     return y, slope
 
 
-def _tensors(plan: Plan) -> tuple[Tensor, ...]:
-    return tuple(t for order in (plan.forward, plan.backward) for t in (order.rows, order.offsets, order.slots))
+def _check(x: Tensor, mu: Tensor, sigma: Tensor | None, geometry: list[int], order: Sequence[Tensor]) -> None:
+    """Refuse activations and parameters that are not those of the plan."""
+    if len(geometry) != 15 or min(geometry[:7]) < 1 or min(geometry[9:13]) < 1:
+        raise DataError(f"expected the 15 numbers of a plan, received {geometry}; take them from Plan.numbers")
+    inputs, batch, positions = geometry[1], geometry[13], geometry[9] * geometry[10]
+    expected = (-(-batch // LANES), positions, inputs, LANES)
+    if x.shape != expected:
+        found = f"{x.shape[2]} at {x.shape[1]}" if x.dim() == 4 else f"a tensor of {x.dim()} dimensions"
+        raise DataError(
+            f"expected activations of {inputs} channels (or features) at {positions} positions, in blocks {expected} "
+            f"of a batch of {batch}, received {found}, {tuple(x.shape)}; check the shape of the input"
+        )
+    nonzeros = (order[2].shape[0],)
+    expect(mu, nonzeros, "means of the nonzeros that the plan was made for")
+    if sigma is not None:
+        expect(sigma, nonzeros, "standard deviations of the nonzeros that the plan was made for")
 
 
-@torch.library.custom_op("leanbayes::sparse_local", mutates_args=())
-def _sparse(
-    x: Tensor,
-    mu: Tensor,
-    sigma: Tensor | None,
-    bias: Tensor | None,
-    noise: Tensor | None,
-    rows: Tensor,
-    offsets: Tensor,
-    slots: Tensor,
-    rows_back: Tensor,
-    offsets_back: Tensor,
-    slots_back: Tensor,
-    geometry: list[int],
-    seed: int,
-) -> tuple[Tensor, Tensor]:
-    """See `both`."""
-    return _run(x, mu, sigma, bias, noise, (rows, offsets, slots), geometry, seed)
-
-
-@_sparse.register_fake
-def _(x: Tensor, mu: Tensor, sigma: Tensor | None, *rest: Any) -> tuple[Tensor, Tensor]:
-    y = x.new_empty(_out_shape(x, rest[-2]))
-    return y, x.new_empty(0) if sigma is None else torch.empty_like(y)
-
-
-def _out_shape(x: Tensor, geometry: list[int]) -> list[int]:
-    return [x.shape[0], geometry[11] * geometry[12], geometry[0], LANES]
+def _out_shape(x: Tensor, geometry: list[int]) -> tuple[int, int, int, int]:
+    return x.shape[0], geometry[11] * geometry[12], geometry[0], LANES
 
 
 def gradients(
@@ -126,55 +91,17 @@ def gradients(
 
     out, y, line, rectified: what stands between the output and where ``grad`` comes from, see upstream in kernels.c.
     """
-    grad, x = grad.contiguous(), x.contiguous()
+    _check(x, mu, sigma, geometry, order)
+    shape = _out_shape(x, geometry)
+    for given, what in ((grad, "a gradient"), (out, "a final output"), (y, "an output")):
+        if given is not None:
+            expect(given, shape, what)
+    if sigma is not None:
+        expect(slope, shape, "a slope")
     wanted = (wants[0], wants[1], wants[1] and sigma is not None, wants[2])
-    # outputs of an operation may not be the same tensor: an empty one for each that is not wanted
     likes = zip(wanted, (x.shape, mu.shape, mu.shape, (geometry[0],)), strict=True)
     found = [empty(shape if want else (0,)) for want, shape in likes]
-    values = [mu.contiguous(), None if sigma is None else sigma.contiguous(), x, grad, out, y, slope, line]
+    values = [None if t is None else side_by_side(t) for t in (mu, sigma, x, grad, out, y, slope, line)]
     outs = [t if want else None for want, t in zip(wanted, found, strict=True)]
-    call("leanbayes_backward", geometry, len(mu), *order, *values, int(rectified), *outs)
+    call("leanbayes_backward", geometry, *order, *values, int(rectified), *outs)
     return found[0], found[1], found[2], found[3]
-
-
-@torch.library.custom_op("leanbayes::sparse_local_backward", mutates_args=())
-def _sparse_backward(
-    grad: Tensor,
-    x: Tensor,
-    mu: Tensor,
-    sigma: Tensor | None,
-    slope: Tensor,
-    rows: Tensor,
-    offsets: Tensor,
-    slots: Tensor,
-    geometry: list[int],
-    wants: list[bool],
-) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """See `gradients`."""
-    return gradients(grad, x, mu, sigma, slope, (rows, offsets, slots), geometry, wants)
-
-
-@_sparse_backward.register_fake
-def _(grad: Tensor, x: Tensor, mu: Tensor, sigma: Tensor | None, *rest: Any) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    geometry, (want_x, want_w, want_bias) = rest[-2:]
-    dx, dmu = (torch.empty_like(like) if want else x.new_empty(0) for want, like in ((want_x, x), (want_w, mu)))
-    dsigma = torch.empty_like(mu) if want_w and sigma is not None else x.new_empty(0)
-    return dx, dmu, dsigma, x.new_empty(geometry[0] if want_bias else 0)
-
-
-def _keep(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    x, mu, sigma, bias, _, _, _, _, rows, offsets, slots, geometry, _ = inputs
-    ctx.save_for_backward(x, mu, sigma, output[1], rows, offsets, slots)
-    ctx.geometry, ctx.has_bias = geometry, bias is not None
-    ctx.mark_non_differentiable(output[1])
-
-
-def _gradients(ctx: Any, grad: Tensor, _: Any) -> tuple[Any, ...]:
-    x, mu, sigma, slope, *order = ctx.saved_tensors
-    want_x, want_mu, want_sigma, want_bias = ctx.needs_input_grad[:4]
-    wants = [want_x, want_mu or want_sigma, want_bias and ctx.has_bias]
-    found = _sparse_backward(grad, x, mu, sigma, slope, *order, ctx.geometry, wants)
-    return (*(g if want else None for g, want in zip(found, ctx.needs_input_grad, strict=False)), *[None] * 9)
-
-
-_sparse.register_autograd(_gradients, setup_context=_keep)

@@ -28,7 +28,8 @@ def perturb(mean: Tensor, variance: Tensor) -> Tensor:
     (3.0, 2.0)
     """
     if _compiled(mean, variance):
-        seed = int(torch.randint(2**62, ()))  # torch's generator decides: a seed of the user's repeats a run
+        # torch's generator decides: a seed of the user's repeats a run
+        seed = int(torch.randint(2**62, (), device="cpu"))
         return _Compiled.apply(mean, variance, seed)  # type: ignore[no-any-return]
     return _Perturb.apply(mean, variance, _normals_like(variance))[0]  # type: ignore[no-any-return]
 
@@ -42,6 +43,8 @@ def _compiled(mean: Tensor, variance: Tensor) -> bool:
         and mean.device.type == variance.device.type == "cpu"
         and mean.shape == variance.shape
         and mean.stride() == variance.stride()
+        and mean.layout == variance.layout == torch.strided
+        and not (mean.is_neg() or variance.is_neg())
         and _dense(mean)
         and library.library() is not None
     )
@@ -64,7 +67,7 @@ class _Compiled(torch.autograd.Function):
     def forward(ctx: Any, mean: Tensor, variance: Tensor, seed: int) -> Tensor:
         out, slope = torch.empty_like(mean), torch.empty_like(mean)
         flat = [t.detach().as_strided((t.numel(),), (1,)) for t in (mean, variance, out, slope)]
-        library.call("leanbayes_perturb", *flat, out.numel(), seed)
+        library.call("leanbayes_perturb", *flat, seed)
         ctx.save_for_backward(slope)
         return out
 

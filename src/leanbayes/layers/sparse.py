@@ -28,6 +28,8 @@ DENSE_ABOVE = 0.2
 """The density above which the dense path is faster,"""
 FEW = 128
 """unless it is a convolution of no more than this many weights an output: so narrow, it is slow in any way."""
+SIZES = 4
+"""Image sizes whose plans a layer keeps; a plan takes as much memory as the weight itself."""
 _paths = {"compiled": True}
 
 
@@ -148,10 +150,14 @@ def plan_of(layer: BayesLayer, q: Sparse, size: tuple[int, int]) -> Plan:
         if plans is None or not torch.equal(plans.places, q.index):
             plans = _PLANS[layer] = _Plans(q.index, q.index._version, q.index.clone())
         plans.index, plans.version = q.index, q.index._version
-    if size not in plans.made:
+    found = plans.made.pop(size, None)
+    if found is None:
         if isinstance(layer.shell, nn.Linear):
-            found = geometry.of_linear(layer.shell.out_features, layer.shell.in_features, size)
+            shape = geometry.of_linear(layer.shell.out_features, layer.shell.in_features, size)
         else:
-            found = geometry.of_conv(layer.shell, size)  # type: ignore[arg-type]
-        plans.made[size] = plan(found, q.index)
-    return plans.made[size]
+            shape = geometry.of_conv(layer.shell, size)  # type: ignore[arg-type]
+        found = plan(shape, q.index)
+    plans.made[size] = found  # the last used is last
+    if len(plans.made) > SIZES:
+        plans.made.pop(next(iter(plans.made)), None)
+    return found

@@ -4,6 +4,7 @@
 #define vi NAME(vi)
 #include "vector.h"
 #include "sparse.h"
+#include "backward.h"
 #include "norm.h"
 #include "pool.h"
 #include "perturb.h"

@@ -1,8 +1,27 @@
 /* Activations into blocks of the batch and back. */
 
+/* batch, channels, positions of the next argument; the elements of both layouts. */
+static int laid_out(call *c, int64_t *n, int64_t *plain, int64_t *blocked) {
+  const int64_t *given = elements(c, INT64, 3);
+  if (c->error) return 0;
+  for (int i = 0; i < 3; i++) n[i] = given[i];
+  if (n[0] < 0 || n[1] < 0 || n[2] < 0) refuse(c, SHAPE);
+  else if (n[0] > MOST || n[1] > MOST || n[2] > MOST || times(times(n[0] + LANES, n[1]), n[2]) > MOST) refuse(c, LARGE);
+  if (c->error) return 0;
+  *plain = n[0] * n[1] * n[2];
+  *blocked = (n[0] + LANES - 1) / LANES * n[1] * n[2] * LANES;
+  return 1;
+}
+
 /* (batch, channels, positions) to [blocks][positions][channels][LANES] and back; lanes beyond the batch are zero. */
-void leanbayes_block(const float *x, float *y, int64_t batch, int64_t channels, int64_t positions) {
-  const int64_t blocks = (batch + LANES - 1) / LANES;
+int64_t leanbayes_block(const argument *list, int64_t length) {
+  call call = opened(list, length);
+  int64_t n[3], plain, blocked;
+  if (!laid_out(&call, n, &plain, &blocked)) return call.error;
+  const float *x = floats(&call, plain);
+  float *y = floats(&call, blocked);
+  if (!complete(&call)) return call.error;
+  const int64_t batch = n[0], channels = n[1], positions = n[2], blocks = (batch + LANES - 1) / LANES;
 #pragma omp parallel for collapse(2) schedule(static)
   for (int64_t b = 0; b < blocks; b++)
     for (int64_t c = 0; c < channels; c++)
@@ -17,10 +36,17 @@ void leanbayes_block(const float *x, float *y, int64_t batch, int64_t channels, 
         for (int64_t s = 0; s < width; s++)
           memcpy(y + ((b * positions + s0 + s) * channels + c) * LANES, tile[s], sizeof(tile[s]));
       }
+  return done(&call);
 }
 
-void leanbayes_unblock(const float *y, float *x, int64_t batch, int64_t channels, int64_t positions) {
-  const int64_t blocks = (batch + LANES - 1) / LANES;
+int64_t leanbayes_unblock(const argument *list, int64_t length) {
+  call call = opened(list, length);
+  int64_t n[3], plain, blocked;
+  if (!laid_out(&call, n, &plain, &blocked)) return call.error;
+  const float *y = floats(&call, blocked);
+  float *x = floats(&call, plain);
+  if (!complete(&call)) return call.error;
+  const int64_t batch = n[0], channels = n[1], positions = n[2], blocks = (batch + LANES - 1) / LANES;
 #pragma omp parallel for collapse(2) schedule(static)
   for (int64_t b = 0; b < blocks; b++)
     for (int64_t c = 0; c < channels; c++)
@@ -32,6 +58,7 @@ void leanbayes_unblock(const float *y, float *x, int64_t batch, int64_t channels
           for (int64_t l = 0; l < LANES; l++) tile[l][s] = run[l];
         }
         for (int64_t l = 0; l < LANES && b * LANES + l < batch; l++)
-          memcpy(x + ((b * LANES + l) * channels + c) * positions + s0, tile[l], sizeof(float) * width);
+          memcpy(x + ((b * LANES + l) * channels + c) * positions + s0, tile[l], sizeof(float) * (size_t)width);
       }
+  return done(&call);
 }

@@ -10,21 +10,24 @@ static inline vf NAME(before_rectifier)(const upstream *u, int64_t channels, int
   return g;
 }
 
-/* Sums by channel. Forward (u NULL): of x - shift and its square. Backward: of dy and dy (x - shift), where the gradient
+/* Two sums by channel, one behind the other. Forward (u NULL): of x - shift and its square. Backward: of dy and dy (x - shift), where the gradient
  * behind the rectifier is also written to `masked` unless that is NULL. */
-static void NAME(norm_sums)(const extent *n, const float *x, const upstream *u, const float *shift, float *masked,
-                            double *first, double *second) {
-  const int64_t C = n->channels, rows = n->blocks * n->positions, step = 64, pieces = (rows + step - 1) / step;
-  double *partial = calloc((size_t)(2 * pieces * C), sizeof(double));
-#pragma omp parallel for schedule(static)
-  for (int64_t piece = 0; piece < pieces; piece++) {
-    float *sums = scratch(1, 2 * C * WIDTH);
-    memset(sums, 0, sizeof(float) * 2 * C * WIDTH);
-    for (int64_t r = piece * step; r < (piece + 1) * step && r < rows; r++) {
+static int64_t NAME(norm_sums)(call *call, const extent *n, const float *x, const upstream *u, const float *shift,
+                               float *masked, double *sums) {
+  const int64_t C = n->channels, rows = n->blocks * n->positions, step = 64, parts = (rows + step - 1) / step;
+  const int threads = most_threads();
+  double *partial = piece(call, 4 * parts * C);
+  const pieces of_sums = piece_each(call, 2 * C * WIDTH, threads);
+  if (lacks(call)) return needed(call);
+#pragma omp parallel for schedule(static) num_threads(threads)
+  for (int64_t part = 0; part < parts; part++) {
+    float *own_sums = own(of_sums);
+    memset(own_sums, 0, sizeof(float) * (size_t)(2 * C * WIDTH));
+    for (int64_t r = part * step; r < (part + 1) * step && r < rows; r++) {
       const int64_t valid = n->batch - r / n->positions * LANES;
       for (int64_t c = 0; c < C; c++) {
         const vf middle = NAME(all)(shift[c]);
-        vf a = NAME(load)(sums + 2 * c * WIDTH), b = NAME(load)(sums + (2 * c + 1) * WIDTH);
+        vf a = NAME(load)(own_sums + 2 * c * WIDTH), b = NAME(load)(own_sums + (2 * c + 1) * WIDTH);
 #pragma GCC unroll 4
         for (int i = 0; i < LANES; i += WIDTH) {
           const int64_t at = (r * C + c) * LANES + i;
@@ -38,21 +41,24 @@ static void NAME(norm_sums)(const extent *n, const float *x, const upstream *u, 
           a += dy;
           b += dy * centred;
         }
-        NAME(store)(sums + 2 * c * WIDTH, a);
-        NAME(store)(sums + (2 * c + 1) * WIDTH, b);
+        NAME(store)(own_sums + 2 * c * WIDTH, a);
+        NAME(store)(own_sums + (2 * c + 1) * WIDTH, b);
       }
     }
-    for (int64_t c = 0; c < 2 * C; c++)
-      for (int i = 0; i < WIDTH; i++) partial[piece * 2 * C + c] += (double)sums[c * WIDTH + i];
-  }
-  for (int64_t c = 0; c < C; c++) {
-    first[c] = second[c] = 0;
-    for (int64_t piece = 0; piece < pieces; piece++) {
-      first[c] += partial[(piece * C + c) * 2];
-      second[c] += partial[(piece * C + c) * 2 + 1];
+    for (int64_t c = 0; c < 2 * C; c++) {
+      double sum = 0;
+      for (int i = 0; i < WIDTH; i++) sum += (double)own_sums[c * WIDTH + i];
+      partial[part * 2 * C + c] = sum;
     }
   }
-  free(partial);
+  for (int64_t c = 0; c < C; c++) {
+    sums[c] = sums[C + c] = 0;
+    for (int64_t part = 0; part < parts; part++) {
+      sums[c] += partial[(part * C + c) * 2];
+      sums[C + c] += partial[(part * C + c) * 2 + 1];
+    }
+  }
+  return 0;
 }
 
 /* y = a x + b by channel (x itself where a is NULL), plus `other` unless that is NULL, rectified if wanted. */

@@ -1,0 +1,195 @@
+/* The functions that Python calls: each reads its arguments, which checks them, and starts the kernel of the instruction set. */
+
+/* shape, rows, offsets, slots, mu, sigma, bias, x, eps, y, slope, seed, mode: y, and for the backward pass slope =
+ * eps / (2 sqrt(v)). sigma is absent for MEAN, eps there for GIVEN only; bias may be absent. */
+int64_t leanbayes_forward(const argument *list, int64_t length) {
+  call c = opened(list, length);
+  geometry s;
+  plan p;
+  if (!described(&c, &s) || !planned(&c, &s, 0, &p)) return c.error;
+  const float *mu = floats(&c, p.count), *sigma = floats_or_null(&c, p.count), *bias = floats_or_null(&c, s.outputs);
+  const float *x = floats(&c, inputs_of(&s)), *eps = floats_or_null(&c, outputs_of(&s));
+  float *y = floats(&c, outputs_of(&s)), *slope = floats(&c, sigma ? outputs_of(&s) : 0);
+  const uint64_t seed = (uint64_t)integer(&c, INT64_MIN, INT64_MAX);
+  const int mode = (int)integer(&c, sigma ? NOISE : MEAN, !sigma ? MEAN : eps ? GIVEN : NOISE);
+  if (!complete(&c)) return c.error;
+  return CALL(forward, &c, &s, &p, mu, sigma, bias, x, eps, y, slope, seed, mode);
+}
+
+/* shape, rows, offsets, slots, mu, sigma, x, g, out, y, slope, line, rectified, dx, dmu, dsigma, dbias: gradients of x, mu,
+ * sigma and bias, each absent where not wanted. g, out, y, slope, line, rectified: see upstream. */
+int64_t leanbayes_backward(const argument *list, int64_t length) {
+  call c = opened(list, length);
+  geometry s;
+  plan p;
+  if (!described(&c, &s) || !planned(&c, &s, 1, &p)) return c.error;
+  const int64_t outputs = outputs_of(&s);
+  const float *mu = floats(&c, p.count), *sigma = floats_or_null(&c, p.count), *x = floats(&c, inputs_of(&s));
+  const float *g = floats(&c, outputs), *out = floats_or_null(&c, outputs), *y = floats_or_null(&c, outputs);
+  const float *slope = floats(&c, sigma ? outputs : 0), *line = floats_or_null(&c, 6 * (int64_t)s.outputs);
+  if (line && !y) refuse(&c, KIND);
+  const upstream u = {g, out, y, sigma ? slope : NULL, line, (int)integer(&c, 0, 1)};
+  float *dx = floats_or_null(&c, inputs_of(&s)), *dmu = floats_or_null(&c, p.count);
+  float *dsigma = floats_or_null(&c, p.count);
+  if (!dsigma != !(dmu && sigma)) refuse(&c, KIND); /* they are computed together */
+  float *dbias = floats_or_null(&c, s.outputs);
+  if (!complete(&c)) return c.error;
+  const int64_t status = CALL(backward, &c, &s, &p, mu, sigma, x, &u, dx, dmu, dsigma, dbias);
+  if (!status && dsigma)
+#pragma omp parallel for schedule(static)
+    for (int64_t k = 0; k < p.count; k++) dsigma[k] *= 2.0f * sigma[k];
+  return status;
+}
+
+/* sizes, x, mean, variance: the mean and biased variance by channel. */
+int64_t leanbayes_moments(const argument *list, int64_t length) {
+  call c = opened(list, length);
+  extent n;
+  if (!extended(&c, &n)) return c.error;
+  if (n.batch < 1) refuse(&c, SHAPE);
+  const float *x = floats(&c, elements_of(&n));
+  float *mean = floats(&c, n.channels), *variance = floats(&c, n.channels);
+  if (!complete(&c)) return c.error;
+  const double count = (double)n.batch * (double)n.positions;
+  double *sums = piece(&c, 4 * n.channels);
+  /* sums about a datum of the channel, so that squares do not cancel */
+  for (int64_t k = 0; k < n.channels; k++) mean[k] = x[k * LANES];
+  const int64_t status = CALL(norm_sums, &c, &n, x, NULL, mean, NULL, sums);
+  if (status) return status;
+  for (int64_t k = 0; k < n.channels; k++) {
+    const double m = sums[k] / count, v = sums[n.channels + k] / count - m * m;
+    mean[k] = (float)(mean[k] + m);
+    variance[k] = (float)(v > 0 ? v : 0);
+  }
+  return done(&c);
+}
+
+/* gamma (x - mean) / sqrt(variance + eps) + beta as scale x + level. */
+static void leveled(int64_t c, const float *mean, const float *variance, const float *gamma, const float *beta, double eps,
+                    float *scale, float *level) {
+  const double slope = (gamma ? gamma[c] : 1.0) / __builtin_sqrt((double)variance[c] + eps);
+  *scale = (float)slope;
+  *level = (float)((beta ? beta[c] : 0.0) - slope * mean[c]);
+}
+
+/* sizes, x, mean, variance, gamma, beta, eps, other, y, rectify: y = gamma (x - mean) / sqrt(variance + eps) + beta (x itself
+ * without a mean), plus `other` if any, rectified if wanted. */
+int64_t leanbayes_finish(const argument *list, int64_t length) {
+  call c = opened(list, length);
+  extent n;
+  if (!extended(&c, &n)) return c.error;
+  const float *x = floats(&c, elements_of(&n)), *mean = floats_or_null(&c, n.channels);
+  const float *variance = floats_or_null(&c, n.channels);
+  if (!mean != !variance) refuse(&c, KIND);
+  const float *gamma = floats_or_null(&c, n.channels), *beta = floats_or_null(&c, n.channels);
+  const double eps = real(&c);
+  const float *other = floats_or_null(&c, elements_of(&n));
+  float *y = floats(&c, elements_of(&n));
+  const int rectify = (int)integer(&c, 0, 1);
+  if (!complete(&c)) return c.error;
+  float *scale = piece(&c, n.channels), *level = piece(&c, n.channels);
+  if (lacks(&c)) return needed(&c);
+  for (int64_t k = 0; mean && k < n.channels; k++) leveled(k, mean, variance, gamma, beta, eps, scale + k, level + k);
+  CALL(affine, &n, x, mean ? scale : NULL, level, other, y, rectify);
+  return done(&c);
+}
+
+/* sizes, x, g, out, rectified, mean, variance, gamma, beta, eps, own, masked, line, dgamma, dbeta: gradients of gamma and
+ * beta, and the line that gives that of x (see upstream). x: what was normalised, by its own moments if `own`. out: what came
+ * out, where a sum was rectified; else absent. masked: the gradient behind the rectifier, if wanted. */
+int64_t leanbayes_norm_gradients(const argument *list, int64_t length) {
+  call c = opened(list, length);
+  extent n;
+  if (!extended(&c, &n)) return c.error;
+  if (n.batch < 1) refuse(&c, SHAPE);
+  const int64_t C = n.channels, all = elements_of(&n);
+  const float *x = floats(&c, all), *g = floats(&c, all), *out = floats_or_null(&c, all);
+  const int rectified = (int)integer(&c, 0, 1);
+  const float *mean = floats(&c, C), *variance = floats(&c, C), *gamma = floats_or_null(&c, C);
+  const float *beta = floats_or_null(&c, C);
+  const double eps = real(&c);
+  const int by_itself = (int)integer(&c, 0, 1);
+  float *masked = floats_or_null(&c, all), *line = floats(&c, 6 * C), *dgamma = floats(&c, C), *dbeta = floats(&c, C);
+  if (!complete(&c)) return c.error;
+  const double count = (double)n.batch * (double)n.positions;
+  double *sums = piece(&c, 4 * C);
+  for (int64_t k = 0; k < C; k++) leveled(k, mean, variance, gamma, beta, eps, line + 4 * C + k, line + 5 * C + k);
+  const upstream u = {g, out, x, NULL, line, rectified};
+  const int64_t status = CALL(norm_sums, &c, &n, x, &u, mean, masked, sums);
+  if (status) return status;
+  for (int64_t k = 0; k < C; k++) {
+    const double inverse = 1.0 / __builtin_sqrt((double)variance[k] + eps), slope = (gamma ? gamma[k] : 1.0) * inverse;
+    dbeta[k] = (float)sums[k];
+    dgamma[k] = (float)(sums[C + k] * inverse);
+    line[k] = (float)slope;
+    line[C + k] = by_itself ? (float)(slope * sums[k] / count) : 0.0f;
+    line[2 * C + k] = by_itself ? (float)(slope * inverse * inverse * sums[C + k] / count) : 0.0f;
+    line[3 * C + k] = mean[k];
+  }
+  return done(&c);
+}
+
+/* sizes, x, g, out, rectified, line, dx: the gradient of x from such a line. */
+int64_t leanbayes_norm_input(const argument *list, int64_t length) {
+  call c = opened(list, length);
+  extent n;
+  if (!extended(&c, &n)) return c.error;
+  const int64_t all = elements_of(&n);
+  const float *x = floats(&c, all), *g = floats(&c, all), *out = floats_or_null(&c, all);
+  const int rectified = (int)integer(&c, 0, 1);
+  const float *line = floats(&c, 6 * n.channels);
+  float *dx = floats(&c, all);
+  if (!complete(&c)) return c.error;
+  const upstream u = {g, out, x, NULL, line, rectified};
+  CALL(norm_input, &n, x, &u, dx);
+  return done(&c);
+}
+
+/* Whether a geometry is one of max pooling: every window has a place inside the image, and a byte holds the number of it. */
+static int pools(call *c, geometry *s) {
+  if (!described(c, s)) return 0;
+  if (s->inputs != s->outputs || s->kh * (int64_t)s->kw > INT8_MAX || 2 * s->ph > s->kh || 2 * s->pw > s->kw) refuse(c, SHAPE);
+  return !c->error;
+}
+
+/* shape, x, y, won, rectify: max pooling, rectified if wanted. won: for the backward pass, or absent. */
+int64_t leanbayes_pool(const argument *list, int64_t length) {
+  call c = opened(list, length);
+  geometry s;
+  if (!pools(&c, &s)) return c.error;
+  const float *x = floats(&c, inputs_of(&s));
+  float *y = floats(&c, outputs_of(&s));
+  int8_t *won = NULL;
+  if (absent(&c)) c.at++;
+  else won = elements(&c, INT8, outputs_of(&s));
+  const int rectify = (int)integer(&c, 0, 1);
+  if (!complete(&c)) return c.error;
+  CALL(pool, &s, x, y, won, rectify);
+  return done(&c);
+}
+
+/* shape, g, won, dx */
+int64_t leanbayes_pool_backward(const argument *list, int64_t length) {
+  call c = opened(list, length);
+  geometry s;
+  if (!pools(&c, &s)) return c.error;
+  const float *g = floats(&c, outputs_of(&s));
+  const int8_t *won = elements(&c, INT8, outputs_of(&s));
+  float *dx = floats(&c, inputs_of(&s));
+  if (!complete(&c)) return c.error;
+  CALL(pool_backward, &s, g, won, dx);
+  return done(&c);
+}
+
+/* mean, v, y, slope, seed: y = mean + sqrt(v) eps, and slope = d y / d v. */
+int64_t leanbayes_perturb(const argument *list, int64_t length) {
+  call c = opened(list, length);
+  const int64_t count = next_count(&c);
+  if (count > MOST) { c.at = 1; refuse(&c, LARGE); }
+  const float *mean = floats(&c, count), *v = floats(&c, count);
+  float *y = floats(&c, count), *slope = floats(&c, count);
+  const uint64_t seed = (uint64_t)integer(&c, INT64_MIN, INT64_MAX);
+  if (!complete(&c)) return c.error;
+  CALL(perturb, mean, v, y, slope, count, seed);
+  return done(&c);
+}
