@@ -13,7 +13,10 @@ from leanbayes.registry import methods
 GROUPS = {
     "convert": ("Convert", "plan Plan bayesianize_ restore_"),
     "methods": ("Methods", ""),  # every registered method
-    "priors": ("Priors and likelihoods", "Normal LogUniform StudentT ScaleMixture Classification Regression Segmentation"),
+    "priors": (
+        "Priors and likelihoods",
+        "Normal LogUniform StudentT ScaleMixture Classification Regression Segmentation",
+    ),
     "training": (
         "Training",
         "fit follow ELBO kl_sum warmup recalibrate_ Callback callbacks EarlyStopping CoordinateDescent Transition "
@@ -42,7 +45,9 @@ def groups() -> dict[str, tuple[str, list[str]]]:
     if rest := [name for name in leanbayes.__all__ if name not in known]:
         found["other"] = ("Other", rest)
     found = {slug: (title, [n for n in names if n in leanbayes.__all__]) for slug, (title, names) in found.items()}
-    return found | {slug: (title, [n for n in dir(module) if not n.startswith("_")]) for slug, (title, module) in MODULES.items()}
+    return found | {
+        slug: (title, [n for n in dir(module) if not n.startswith("_")]) for slug, (title, module) in MODULES.items()
+    }
 
 
 def pages() -> dict[str, str]:
@@ -55,7 +60,12 @@ def pages() -> dict[str, str]:
 
 
 def _index() -> str:
-    lines = ["# API", "", "Every public name. `import leanbayes as lb` gives them as `lb.fit` and so on; names load on first use.", ""]
+    lines = [
+        "# API",
+        "",
+        "Every public name; `import leanbayes as lb` gives them as `lb.fit` and so on.",
+        "",
+    ]
     for slug, (title, names) in groups().items():
         home: Any = MODULES[slug][1] if slug in MODULES else leanbayes
         lines += [f"## {title}", "", "| name | |", "| --- | --- |"]

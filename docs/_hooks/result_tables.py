@@ -26,7 +26,10 @@ def listed(pattern: str) -> str:
 def compared(name: str) -> str:
     """The rows of a result for which the paper prints a figure, ours beside it."""
     data = json.loads((ROOT / "results" / f"{name}.json").read_text(encoding="utf-8"))
-    lines = ["| data | method | setting | measure | leanbayes | seeds | paper |", "| --- | --- | --- | --- | --- | --- | --- |"]
+    lines = [
+        "| data | method | setting | measure | leanbayes | seeds | paper |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
+    ]
     for row in data["rows"]:
         for measure, published in row["paper"].items():
             ours = row["metrics"].get(measure)
