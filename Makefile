@@ -51,7 +51,7 @@ build: $(STAMP)
 	@rm -rf dist
 	@$(BIN)/python -m build --no-isolation --outdir dist .
 	@for wheel in dist/*-linux_*.whl; do if [ -e "$$wheel" ]; then \
-	  PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist "$$wheel" && rm "$$wheel"; fi; done
+	  PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist "$$wheel" && rm "$$wheel"; fi; done
 	@ls dist
 
 # The wheel in an empty environment, without a compiler on the path: the example of README, and a compiled sparse step.
