@@ -43,10 +43,14 @@ def compared(name: str) -> str:
 
 
 def _spread(value: dict[str, Any]) -> str:
-    return _number(value["mean"]) + (f" ± {_number(value['std'])}" if value["std"] is not None else "")
+    """The mean, and the standard deviation with as many decimals."""
+    mean = _number(value["mean"])
+    decimals = len(mean.partition(".")[2])
+    return mean if value["std"] is None else f"{mean} ± {value['std']:.{decimals}f}"
 
 
 def _number(value: Any) -> str:
+    """Whole numbers as they are, others with four significant digits."""
     if not isinstance(value, (int, float)):
         return str(value)
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:.4g}"
