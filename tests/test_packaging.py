@@ -142,8 +142,8 @@ def test_the_digits_are_those_of_scikit_learn() -> None:
 
 def test_the_changelog_begins_with_this_version() -> None:
     sections = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
-    assert sections == ["0.2.0", "0.1.0"]
-    assert lb.__version__ == sections[0]
+    assert sections[0] == lb.__version__
+    assert "0.1.0" in sections
 
 
 @pytest.mark.parametrize("compiler", ["none", None], ids=["without a compiler", "with one"])
