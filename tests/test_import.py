@@ -23,6 +23,7 @@ HEAVY = (
     "tyro",
     "pooch",
     "PIL",
+    "rich",
 )
 
 
