@@ -4,11 +4,13 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
 
-.PHONY: demo test lint types unit extras sanitize soak bench clean help
+.PHONY: demo test lint types unit extras docs build wheel-test sanitize soak clean help
 
 help:
 	@echo "make demo    train on the embedded digits, show a table, write report.html"
 	@echo "make test    lint, types and tests"
+	@echo "make docs    build the documentation into site/"
+	@echo "make build   build the sdist and the wheel into dist/; wheel-test installs and runs the wheel"
 	@echo "make extras  install transformers, MONAI, foolbox and other peers, and run the tests that need them"
 	@echo "make sanitize  build the C kernels with ASan and UBSan and run thousands of random cases"
 	@echo "make soak    thousands of random cases, up to an hour; each failure says how to repeat it"
@@ -48,5 +50,25 @@ sanitize: $(STAMP)
 soak: $(STAMP)
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak
 
+docs: $(STAMP)
+	@NO_MKDOCS_2_WARNING=1 OMP_NUM_THREADS=1 $(BIN)/mkdocs build --strict
+
+# The kernels need nothing but libc and libm (they take the thread pool of torch at run time), so that auditwheel has
+# nothing to copy: it checks this and writes the manylinux tag. Elsewhere the wheel is pure Python.
+build: $(STAMP)
+	@rm -rf dist
+	@$(BIN)/python -m build --no-isolation --outdir dist .
+	@for wheel in dist/*-linux_*.whl; do if [ -e "$$wheel" ]; then \
+	  PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --wheel-dir dist "$$wheel" && rm "$$wheel"; fi; done
+	@ls dist
+
+# The wheel in an empty environment, without a compiler on the path: the example of README, and a compiled sparse step.
+wheel-test: build
+	@rm -rf build/wheel-test && $(PYTHON) -m venv build/wheel-test
+	@build/wheel-test/bin/pip install --disable-pip-version-check -q -c constraints.txt torch==$$(sed -n 's/^torch==//p' constraints.txt)
+	@build/wheel-test/bin/pip install --disable-pip-version-check -q -c constraints.txt dist/*.whl
+	@cd build && env -i HOME="$$HOME" PATH="$(CURDIR)/build/wheel-test/bin" OMP_NUM_THREADS=1 \
+	  wheel-test/bin/python -I ../tests/wheel/check.py ../README.md
+
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist site .pytest_cache .mypy_cache .ruff_cache .hypothesis

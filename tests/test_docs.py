@@ -21,4 +21,5 @@ def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.Monke
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
 def test_relative_links_lead_somewhere(page: Path) -> None:
     targets = re.findall(r"\]\((?!https?:|#|mailto:)([^)#]+)", page.read_text(encoding="utf-8"))
-    assert [t for t in targets if not (page.parent / t).exists()] == []
+    # the API pages are made with the site, whose strict build checks the links to them
+    assert [t for t in targets if not (page.parent / t).exists() and not re.match(r"(\.\./)?api/", t)] == []

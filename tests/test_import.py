@@ -12,7 +12,19 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parents[1]
-HEAVY = ("torch", "matplotlib", "sklearn", "lightning_fabric", "torchmetrics", "scipy", "safetensors", "tyro", "pooch")
+HEAVY = (
+    "torch",
+    "matplotlib",
+    "sklearn",
+    "lightning_fabric",
+    "torchmetrics",
+    "scipy",
+    "safetensors",
+    "tyro",
+    "pooch",
+    "PIL",
+    "rich",
+)
 
 
 def python(*arguments: str) -> subprocess.CompletedProcess[str]:

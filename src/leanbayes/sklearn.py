@@ -8,9 +8,6 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
-from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
 from torch import Tensor, nn
 
 from .convert.apply import bayesianize_
@@ -18,9 +15,17 @@ from .errors import ConfigError
 from .likelihoods import Classification, Likelihood, Regression
 from .methods import MeanField
 from .models.perceptron import mlp
+from .optional import missing
 from .prediction.api import predict
 from .prediction.predictive import Predictive
 from .training.fit import fit
+
+try:
+    from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import check_is_fitted, check_random_state, validate_data
+except ImportError as error:
+    raise missing("sklearn", "sklearn", "BayesClassifier and BayesRegressor") from error
 
 if TYPE_CHECKING:
     from .methods import Method

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ..optional import require
 from . import checks
 
 
@@ -33,6 +34,8 @@ class Demo:
         checks.counts(epochs=self.epochs, samples=self.samples)
         checks.seed(self.seed)
         checks.targets(html=self.html)
+        for package in ("matplotlib", "sklearn"):
+            require(package, "all", "leanbayes demo")
 
         import torch
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from ..errors import ConfigError
+from ..optional import require
 from . import checks
 
 if TYPE_CHECKING:
@@ -100,6 +101,8 @@ class Evaluate:
         checks.seed(self.seed)
         checks.not_negative(replicates=self.replicates)
         checks.targets(html=self.html, resume=self.resume)
+        if self.html is not None:
+            require("matplotlib", "plots", "--html")
         for option, value in (("limit", self.limit), ("attack_iterations", self.attack_iterations)):
             if value is not None:
                 checks.counts(**{option: value})

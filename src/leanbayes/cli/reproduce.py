@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from ..optional import require
 from . import checks
 
 
@@ -45,6 +46,8 @@ class Reproduce:
                     print(f"{name:{max(map(len, known))}}  {text}")
             return known
         draw = check(self.name, self.preset).figure
+        for package in ("matplotlib", "sklearn", "scipy", "PIL"):
+            require(package, "all", "leanbayes reproduce")
         target, folder = self._target, self._folder
         if target is not None:
             if self.out is None:

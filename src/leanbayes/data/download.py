@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import DataError
+from ..optional import require
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Remote:
 
 def cache(name: str) -> Path:
     """The folder that downloads of a data set are kept in."""
+    require("pooch", "data", f"downloading {name}")
     import pooch
 
     return Path(pooch.os_cache("leanbayes")) / name.replace("/", "-")
@@ -32,6 +34,7 @@ def fetch(remote: Remote, folder: Path, *, download: bool = True) -> Path:
         return target
     if not download:
         raise DataError(f"not in the cache at {target}; {remote.urls[0]} has it, but download=False")
+    require("pooch", "data", f"downloading {remote.file}")
     import pooch
 
     failures = []

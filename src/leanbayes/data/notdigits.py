@@ -10,6 +10,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from ..optional import require
 from . import digits
 from .arrays import Arrays
 from .files import Request
@@ -50,6 +51,7 @@ def _shuffled() -> np.ndarray:
 
 def _photos() -> np.ndarray:
     """Windows of 32x32 pixels of scikit-learn's two photographs, in grey, each averaged to 8x8."""
+    require("sklearn", "evaluation", "not-digits/photos")
     from sklearn.datasets import load_sample_images
 
     windows = []

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import DataError
+from ..optional import require
 from .arrays import Arrays, check_images, check_labels
 from .download import Remote
 from .files import Request, find
@@ -31,6 +32,7 @@ def read_svhn(path: str | os.PathLike[str]) -> tuple[np.ndarray, np.ndarray]:
     >>> images.shape, labels
     ((2, 3, 32, 32), array([0, 3]))
     """
+    require("scipy", "data", "read_svhn")
     from scipy.io import loadmat
 
     path = Path(path)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import batches
 from ..errors import EvaluationError
+from ..optional import require
 from . import feed
 from .pixels import Pixels
 from .result import Evaluation
@@ -67,6 +68,7 @@ def options(
             feed.repeatable(loader, "loader", f"{what}=")
     if sweep is not None or chosen is not None:
         pixels = checked_pixels(pixels, first)
+    _check_packages(ood, temperature, sweep)
     if reference is not None:
         _check_reference(reference, sweep, first)
     return Options(
@@ -79,6 +81,17 @@ def options(
         _accuracies(selective),
         _count(replicates),
     )
+
+
+def _check_packages(ood: Any, temperature: Any, sweep: Any) -> None:
+    """What the questions need beyond the core is installed."""
+    if ood:
+        require("sklearn", "evaluation", "ood=")
+    if temperature is not None:
+        require("scipy", "evaluation", "temperature=")
+    if sweep is not None:
+        for package in ("scipy", "PIL"):
+            require(package, "evaluation", "corruptions=")
 
 
 def history(rows: Iterable[Mapping[str, Any]] | None) -> list[dict[str, Any]]:

@@ -1,7 +1,7 @@
 """Gradient attacks on a predictive distribution: the targeted iterative fast-sign attack, FGSM and PGD.
 
 Robustness to these is an upper bound. A model whose gradients are small, noisy or misleading resists them without being
-robust (Athalye et al., 2018); docs/attack.md says how to look for that.
+robust (Athalye et al., 2018); docs/evaluate/attack.md says how to look for that.
 """
 
 from __future__ import annotations

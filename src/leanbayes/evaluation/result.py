@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .. import files
 from ..errors import EvaluationError
+from ..optional import require
 from . import plain
 from .metrics.intervals import Difference, difference, percentile
 
@@ -112,6 +113,7 @@ class Evaluation:
 
     def save_html(self, path: str | os.PathLike[str]) -> Path:
         """Write one self-contained HTML page: summary, table, plots, cost, and how to get it again."""
+        require("matplotlib", "plots", "save_html")
         from ..report.html import page
 
         return files.write_text(path, page([self]))
@@ -187,6 +189,7 @@ class Comparison:
 
     def save_html(self, path: str | os.PathLike[str]) -> Path:
         """Write one self-contained HTML page with all models side by side."""
+        require("matplotlib", "plots", "save_html")
         from ..report.html import page
 
         return files.write_text(path, page(self.evaluations))

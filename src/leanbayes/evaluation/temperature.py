@@ -13,6 +13,7 @@ from .. import batches
 from ..errors import EvaluationError, LeanBayesWarning
 from ..eval_mode import undisturbed
 from ..likelihoods import Categorical
+from ..optional import require
 from . import feed
 from .metrics import checks
 from .progress import Bar
@@ -43,6 +44,7 @@ def fit_temperature(logits: Tensor, targets: Tensor) -> float:
     >>> round(fit_temperature(logits, torch.tensor([0, 0, 0, 1])), 4)  # 3 of 4: sigmoid(4 / T) = 3/4
     3.641
     """
+    require("scipy", "evaluation", "fit_temperature")
     if not isinstance(logits, Tensor) or not bool(torch.isfinite(logits).all()):
         checks.finite(logits, "logits")  # says which; the doubles it makes are not needed otherwise
     if logits.ndim not in (2, 3) or (logits.ndim == 3 and not len(logits)):
@@ -86,6 +88,7 @@ def calibrate_(
     """
     from ..convert import record
 
+    require("scipy", "evaluation", "calibrate_")
     found, meaning = held_out(
         model, loader, task=task, samples=samples, seed=seed, mean_only=mean_only, progress=progress
     )

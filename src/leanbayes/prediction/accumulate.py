@@ -21,7 +21,7 @@ class Accumulator:
     settle: a datum takes no more samples once the standard error of every one of its means is below this (in units of
         the predictive standard deviation for regression); checked every 8 samples, for each datum by itself, so
         that the answer does not depend on who its neighbours are. Groups must end where it is checked.
-    weights: what each sample counts, by its number (see `leanbayes.prediction.stacking`); None for all alike.
+    weights: what each sample counts, by its number (see `fit_weights` in the module `stacking`); None for all alike.
     """
 
     check_every = 8

@@ -57,7 +57,8 @@ def predict(
     balanced: True lays the samples out so that their errors cancel: components of mixtures are used equally often, and
         Gaussian noise comes in pairs of opposite sign (take an even number of samples). False draws every sample by
         itself; None does as the methods say (patches are balanced, Gaussians are not). Whole networks only.
-    weights: what each sample counts (samples,), as `leanbayes.prediction.stacking.fit_weights` finds it for this seed.
+    weights: what each sample counts (samples,), as `fit_weights` returns them for this seed
+        (``from leanbayes.prediction.stacking import fit_weights``).
 
     >>> import leanbayes as lb
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))

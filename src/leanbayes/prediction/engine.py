@@ -33,7 +33,7 @@ class Engine:
         number of samples; "auto" counts the arithmetic on one datum and takes the cheaper.
     estimator: "weight" draws whole networks: the same noise for every datum, keyed by (seed, site, sample).
     group: samples handed out at a time, where the caller may stop early; None for as many as fit.
-    balanced: None leaves it to the methods whether samples are laid out or drawn (`leanbayes.prediction.draws.noise`).
+    balanced: None leaves it to the methods whether samples are laid out or drawn; see `draws.noise`.
     """
 
     model: nn.Module

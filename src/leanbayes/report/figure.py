@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape, quoteattr
 
+from ..optional import require
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
@@ -44,6 +46,7 @@ def canvas(
     rows: int = 1, *, columns: int = 1, width: float = 4.6, height: float = 3.5, ratios: list[float] | None = None
 ) -> Iterator[Any]:
     """Yield a figure and its axes in the house style: one, several above one another, or rows of several columns."""
+    require("matplotlib", "plots", "figures")
     import matplotlib as mpl
     from matplotlib.figure import Figure  # no pyplot: no global state, no display, nothing to close
 

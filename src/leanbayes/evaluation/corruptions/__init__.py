@@ -7,6 +7,7 @@ import zlib
 from typing import TYPE_CHECKING, Any
 
 from ...errors import EvaluationError
+from ...optional import require
 from .constants import NAMES, SEVERITIES, constants
 
 if TYPE_CHECKING:
@@ -66,6 +67,8 @@ def corrupt(images: Tensor, name: str, severity: int, seed: int = 0, start: int 
         if not isinstance(value, int) or isinstance(value, bool) or value < 0:
             raise EvaluationError(f"{what}: expected a whole number of 0 or more, received {value!r}")
     _check_images(images, start)
+    for package in ("scipy", "PIL"):
+        require(package, "evaluation", "corrupt")
     import numpy as np
     import torch
 

@@ -72,14 +72,11 @@ def classified(probs: Tensor, targets: Tensor, *, start: int = 0, ignore_index: 
         targets = targets.squeeze(1)
     if not several and tuple(targets.shape) != shape:
         many = targets.ndim == probs.ndim and targets.shape[:1] + targets.shape[2:] == shape
+        hint = f"from leanbayes.evaluation import votes, then votes(targets, num_classes={classes})"
         raise EvaluationError(
             f"targets: expected shape {shape}, or {tuple(probs.shape)} for what several people said, to go with probs "
             f"of shape {tuple(probs.shape)}, received {tuple(targets.shape)}"
-            + (
-                f"; labels by several people: leanbayes.evaluation.votes(targets, num_classes={classes})"
-                if many
-                else ""
-            )
+            + (f"; labels by several people: {hint}" if many else "")
         )
     if targets.is_complex() or targets.dtype is torch.bool or (targets.is_floating_point() and not several):
         raise EvaluationError(f"targets: expected integer labels, received {targets.dtype}; try targets.long()")

@@ -104,6 +104,7 @@ def _mean(name: str, probs: Tensor, targets: Tensor, ignore_index: int | None) -
     if shares is None:
         raise EvaluationError(
             f"human.{name}: expected shares or votes of shape {tuple(probs.shape)}, received labels of shape "
-            f"{tuple(targets.shape)}; labels by several annotators: leanbayes.evaluation.votes(labels, num_classes)"
+            f"{tuple(targets.shape)}; for labels by several annotators: from leanbayes.evaluation import votes, then "
+            "votes(labels, num_classes)"
         )
     return float(each(p, shares)[name].mean())

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...errors import EvaluationError
+from ...optional import require
 from . import checks
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ def auroc(inside: Tensor, outside: Tensor, *, positive: Positive = "ood") -> flo
     >>> auroc(torch.tensor([0.1, 0.4]), torch.tensor([0.3, 0.9]))
     0.75
     """
+    require("sklearn", "evaluation", "auroc")
     from sklearn.metrics import roc_auc_score
 
     truth, scores = labelled(inside, outside, positive)
@@ -41,6 +43,7 @@ def aupr(inside: Tensor, outside: Tensor, *, positive: Positive = "ood") -> floa
     >>> aupr(torch.tensor([0.1, 0.2]), torch.tensor([0.8, 0.9]))
     1.0
     """
+    require("sklearn", "evaluation", "aupr")
     from sklearn.metrics import average_precision_score
 
     truth, scores = labelled(inside, outside, positive)
@@ -56,6 +59,7 @@ def fpr95(inside: Tensor, outside: Tensor, *, positive: Positive = "ood", recall
     >>> fpr95(torch.tensor([0.1, 0.2, 0.5, 0.6]), torch.tensor([0.5, 0.9]))
     0.5
     """
+    require("sklearn", "evaluation", "fpr95")
     from sklearn.metrics import roc_curve
 
     truth, scores = labelled(inside, outside, positive)

@@ -1,0 +1,33 @@
+"""Packages that are installed with an extra: they are imported where they are needed, and missed with a clear error."""
+
+from __future__ import annotations
+
+import importlib
+
+from .errors import MissingExtraError
+
+
+def require(package: str, extra: str, purpose: str) -> None:
+    """Raise an error that gives the pip command if a package cannot be imported.
+
+    Args:
+        package: the name it is imported by.
+        extra: the extra of leanbayes that installs it.
+        purpose: the option or function that needs it.
+
+    >>> require("math", "plots", "save_html")
+    >>> require("no_such_package", "plots", "save_html")
+    Traceback (most recent call last):
+    leanbayes.errors.MissingExtraError: save_html: expected the package no_such_package, which is not installed; ...
+    """
+    try:
+        importlib.import_module(package)
+    except ImportError as error:
+        raise missing(package, extra, purpose) from error
+
+
+def missing(package: str, extra: str, purpose: str) -> MissingExtraError:
+    """The error that `require` raises."""
+    return MissingExtraError(
+        f"{purpose}: expected the package {package}, which is not installed; pip install 'leanbayes[{extra}]'"
+    )

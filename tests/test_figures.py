@@ -1,0 +1,103 @@
+"""The tables of README and of the pages about papers have the figures of results/ and benchmarks/results/."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+
+def load(path: str) -> dict[str, Any]:
+    """One file of results."""
+    return dict(json.loads((ROOT / path).read_text(encoding="utf-8")))
+
+
+def rows(page: str, first: str) -> list[list[str]]:
+    """The cells of the table whose heading begins with `first`, below the heading."""
+    text = (ROOT / page).read_text(encoding="utf-8")
+    table = text[text.index(first) :].split("\n\n")[0].strip().splitlines()[2:]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in table]
+
+
+def spread(metric: dict[str, Any], digits: int, scale: float = 1.0) -> str:
+    """Mean and standard deviation, as pages write them."""
+    mean = f"{scale * metric['mean']:.{digits}f}"
+    return mean if metric["std"] is None else f"{mean} ± {scale * metric['std']:.{digits}f}"
+
+
+def by_method(path: str, dataset: str = "") -> dict[str, dict[str, Any]]:
+    """The metrics of a result by method, of data sets whose name begins like this."""
+    return {row["method"]: row["metrics"] for row in load(path)["rows"] if row["dataset"].startswith(dataset)}
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/papers/baselines.md"])
+def test_baselines(page: str) -> None:
+    found = by_method("results/baselines.cpu.json")
+    names = ("accuracy", "nll", "ece", "not-digits/letters AUROC", "not-digits/photos AUROC")
+    table = rows(page, "| | accuracy | NLL")
+    assert {row[0] for row in table} == found.keys()
+    for method, *cells in table:
+        expected = [spread(found[method][name], 3) for name in names]
+        assert cells == [*expected, f"{found[method]['parameters']['mean']:,.0f}"], method
+
+
+def test_steps() -> None:
+    ratios = load("benchmarks/results/step.json")["ratios"]
+    table = rows("README.md", "| estimator | time of a step")
+    for name, cell, _ in table:
+        key = re.sub(r"\*|,| \(default\)", "", name).lower()
+        assert cell == f"{ratios[key]:.2f}x", name
+    assert f"takes {ratios['nested / local']:.2f}x its step" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_widths_of_nested_networks() -> None:
+    found = {
+        (r["dataset"], r["method"], r["setting"]): r["metrics"] for r in load("results/nested-widths.cpu.json")["rows"]
+    }
+    data = {"Fashion": "fashion-mnist", "CIFAR-10": "cifar10"}
+    table = rows("docs/papers/nested.md", "| | accuracy, % | NLL | ECE")
+    assert len(table) == 10
+    for name, *cells in table:
+        kind, method = name.split(", ")
+        for cell, (metric, digits, scale) in zip(
+            cells, (("accuracy", 1, 100), ("nll", 3, 1), ("ece", 3, 1), ("AUROC", 2, 1)), strict=True
+        ):
+            at = [found.get((data[kind], method, width)) for width in (0.25, 0.5, 0.75, 1.0)]
+            expected = ["-" if m is None else f"{scale * m[metric]['mean']:.{digits}f}" for m in at]
+            assert cell == " / ".join(expected), (name, metric)
+
+
+def test_accuracy_of_sparse_subspaces() -> None:
+    parts = [by_method("results/sparse-accuracy.cpu.json", data) for data in ("fashion-mnist", "cifar10")]
+    for name, *cells in rows("docs/papers/sparse-subspace.md", "| | LeNet-5: accuracy, %"):
+        method = name.replace("the same", "sparse subspace, 10 %")
+        for part, (accuracy, nll, ece, density) in zip(parts, (cells[:4], cells[4:]), strict=True):
+            if accuracy == "-":
+                assert method not in part
+                continue
+            metrics = part[method]
+            assert accuracy == spread(metrics["accuracy"], 1, 100), name
+            assert nll == f"{metrics['nll']['mean']:.3f}", name
+            assert ece == spread(metrics["ece"], 3), name
+            assert float(density) == pytest.approx(100 * metrics["density"]["mean"], abs=0.051), name
+
+
+@pytest.mark.parametrize(
+    ("dataset", "begins"), [("resnet18", "| vanilla | 0.0 % | 46.5"), ("pyramidnet", "| vanilla | 0.0 % | 53.1")]
+)
+def test_calibration_of_patches(dataset: str, begins: str) -> None:
+    every = load("results/patch-calibration.cpu.json")["rows"]
+    found = {row["method"]: row["metrics"] for row in every if dataset in row["dataset"]}
+    heading = (
+        "| | more parameters | accuracy | ECE | NLL | paper: accuracy / ECE |\n| --- | --- | --- | --- | --- | --- |\n"
+    )
+    for method, _, accuracy, ece, nll, _ in rows("docs/papers/patch.md", heading + begins):
+        metrics = found[method]
+        assert accuracy == spread(metrics["accuracy"], 1, 100), method
+        assert ece == spread(metrics["ece"], 3), method
+        assert nll == spread(metrics["nll"], 2), method
