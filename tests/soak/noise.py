@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import warnings
+
 import torch
 from scipy.stats import ks_2samp
 from torch import Tensor
@@ -37,7 +39,8 @@ def _draws(program: Program) -> dict[str, Tensor] | None:
     for draw in range(DRAWS):
         net.load_state_dict(start)
         torch.manual_seed(draw)
-        with lb.using(estimator="local"):
+        with lb.using(estimator="local"), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
             record = run(net, program, 0)
         if "error" in record:
             return None
@@ -54,4 +57,4 @@ def _differ(mine: Tensor, other: Tensor) -> bool:
     scale = float(other.abs().max())
     if float(other.std()) < 1e-3 * scale:  # hardly random: rounding would decide a test of the distribution
         return float((mine.mean() - other.mean()).abs()) > 1e-2 * scale
-    return float(ks_2samp(mine.numpy(), other.numpy()).pvalue) < LEVEL
+    return float(ks_2samp(mine.numpy(), other.numpy(), method="asymp").pvalue) < LEVEL

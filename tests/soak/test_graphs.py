@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 
 import pytest
 
 from leanbayes.kernels import library
-from tests.soak import graphs
+from leanbayes.layers.bayes import BayesLayer
+from leanbayes.layers.sparse import dense_path
+from tests.soak import compare, graphs
 from tests.soak.worker import outcomes
 
 pytestmark = pytest.mark.skipif(library.reason() is not None, reason=str(library.reason()))
@@ -30,16 +33,21 @@ def test_a_seed_repeats_a_network():
 
 
 def test_wrong_numbers_are_noticed(monkeypatch):
-    """The comparison has power: an error of a thousandth in one kernel's output fails nearly every network."""
-    from leanbayes.layers import bayes, sparse
-
-    real = bayes.BayesLayer.forward
+    """The comparison has power: an error of a thousandth on one side fails nearly every network."""
+    real, exact = BayesLayer.forward, []
 
     def slightly_wrong(self, *args, **kwargs):
         out = real(self, *args, **kwargs)
-        return out * 1.001 if sparse._paths["compiled"] else out
+        return out if exact else out * 1.001
 
-    monkeypatch.setattr(sparse, "forward", lambda *args: None)  # both paths dense, but for the error
-    monkeypatch.setattr(bayes.BayesLayer, "forward", slightly_wrong)
-    found = [graphs.case(seed) for seed in range(1, 25)]
+    @contextlib.contextmanager
+    def other_side():
+        exact.append(True)
+        yield
+        exact.pop()
+
+    monkeypatch.setattr(BayesLayer, "forward", slightly_wrong)
+    monkeypatch.setattr(compare, "dense_path", other_side)
+    with dense_path():  # both sides, but for the error
+        found = [graphs.case(seed) for seed in range(1, 25)]
     assert sum(outcome.failure is not None for outcome in found) >= 20
