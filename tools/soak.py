@@ -1,6 +1,6 @@
 """Watch the memory of a process that predicts for long: many image sizes, many threads.
 
-    PYTHONPATH=src:. python tools/soak.py [--sizes 200] [--predictions 2000] [--threads 500]
+PYTHONPATH=src:. python tools/soak.py [--sizes 200] [--predictions 2000] [--threads 500]
 """
 
 from __future__ import annotations

@@ -26,7 +26,11 @@ def resident():
 def network(width=32):
     """A small sparse convolutional network for images of any size."""
     torch.manual_seed(0)
-    convs = [nn.Conv2d(3, width, 3, padding=1), nn.Conv2d(width, width, 3, padding=1), nn.Conv2d(width, 10, 3, padding=1)]
+    convs = [
+        nn.Conv2d(3, width, 3, padding=1),
+        nn.Conv2d(width, width, 3, padding=1),
+        nn.Conv2d(width, 10, 3, padding=1),
+    ]
     layers = []
     for conv in convs:
         q = SparseGaussian.from_tensor(conv.weight, conv.weight.numel() // 20, 0.1)
@@ -35,7 +39,7 @@ def network(width=32):
 
 
 def over_sizes(sizes, predictions, batch=4):
-    """Growth in bytes from after a prediction on the largest size to the highest point in predictions on all of them."""
+    """Growth in bytes from after a prediction on the largest size to the highest point of those on all of them."""
     model, rng = network(), random.Random(0)
     later = [*sizes, *(rng.choice(sizes) for _ in range(predictions - len(sizes) - 1))]
     start = highest = 0
