@@ -39,7 +39,7 @@ def network(width=32):
 
 
 def over_sizes(sizes, predictions, batch=4):
-    """Growth in bytes from after a prediction on the largest size to the highest point in predictions on all of them."""
+    """Growth in bytes from after a prediction on the largest size to the highest point of those on all of them."""
     model, rng = network(), random.Random(0)
     later = [*sizes, *(rng.choice(sizes) for _ in range(predictions - len(sizes) - 1))]
     start = highest = 0

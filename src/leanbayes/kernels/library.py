@@ -131,16 +131,23 @@ def call(name: str, *arguments: Argument) -> None:
         elif isinstance(value, float):
             words += (_REAL, 1, *struct.unpack("q", struct.pack("d", value)))
         else:
-            lists.append(array("q", value))
+            lists.append(_integers(name, value))
             words += (_LIST, len(value), lists[-1].buffer_info()[0])
     words += (0, 0, 0)
-    passed, function = array("q", words), getattr(native, name)
+    passed, function = _integers(name, words), getattr(native, name)
     address, length = passed.buffer_info()
     while status := function(address, length // 3):
         if status < 0:
             raise _refusal(name, -status // 256, -status % 256, arguments)
         work = empty((status,))
         passed[-3], passed[-2], passed[-1] = _KINDS[torch.float32], status, work.data_ptr()
+
+
+def _integers(name: str, values: Sequence[int]) -> array[int]:
+    try:
+        return array("q", values)
+    except (OverflowError, TypeError) as error:
+        raise DataError(f"{name} takes integers of 64 bits, received {values}; check the sizes of the layer") from error
 
 
 def _refusal(name: str, reason: int, position: int, arguments: Sequence[Argument]) -> DataError:
