@@ -109,7 +109,7 @@ def test_reproduce_lists_runs_and_writes(tmp_path, monkeypatch, run, run_json):
     from leanbayes.recipes.experiment import Cell, Experiment
 
     cell = Cell("digits", "a", 1, {}, lambda jobs, seed: {"nll": 0.5}, paper={"nll": 0.4})
-    monkeypatch.setitem(RECIPES, "toy", Recipe("toy", "one row", lambda: Experiment(lambda preset: [cell])))
+    monkeypatch.setitem(RECIPES, "toy", Recipe("toy", "one row", lambda: Experiment("toy", lambda preset: [cell])))
     monkeypatch.chdir(tmp_path)
     code, out, err = run("reproduce", "toy", "--preset", "cpu")
     assert code == DONE
@@ -149,7 +149,7 @@ def test_pieces_are_listed_and_run_alone(tmp_path, monkeypatch, run, run_json):
     from leanbayes.recipes.experiment import Cell, Experiment
 
     cell = Cell("digits", "a", 1, {}, lambda jobs, seed: {"nll": seed}, seeds=3)
-    monkeypatch.setitem(RECIPES, "toy", Recipe("toy", "three seeds", lambda: Experiment(lambda preset: [cell])))
+    monkeypatch.setitem(RECIPES, "toy", Recipe("toy", "three seeds", lambda: Experiment("toy", lambda preset: [cell])))
     monkeypatch.chdir(tmp_path)
     assert "to do  a (1) on digits, seed 2" in run("reproduce", "toy", "--list")[1]
     code, out, _ = run("reproduce", "toy", "--preset", "cpu", "--only", "*seed 1")
@@ -174,7 +174,7 @@ def test_a_recipe_that_draws_writes_its_figure_beside_the_result(tmp_path, monke
     from leanbayes.recipes.experiment import Cell, Experiment
 
     cell = Cell("digits", "dropout", 0, {}, lambda jobs, seed: {"nll": 0.5})
-    experiment = Experiment(lambda preset: [cell], figure=lambda result: f"<svg>{result['recipe']}</svg>")
+    experiment = Experiment("toy", lambda preset: [cell], figure=lambda result: f"<svg>{result['recipe']}</svg>")
     monkeypatch.setitem(RECIPES, "toy", Recipe("toy", "one row", lambda: experiment))
     monkeypatch.chdir(tmp_path)
     code, out, _ = run("reproduce", "toy", "--preset", "cpu")

@@ -76,8 +76,8 @@ def test_recipes_and_their_figures(name: str) -> None:
         assert {row["method"] for row in result["rows"]} == {"end to end", "fixed alpha", "from log alpha -5"}
     else:
         (row,) = result["rows"]
-        assert set(row["curves"]) == {"epochs", "histogram", "zeroed", "mean", "by variance"}
-        assert [point["epoch"] for point in row["curves"]["epochs"]] == [1, 2, 3]
+        assert set(row["curves"]) == {"epoch", "histogram", "zeroed", "mean", "by variance"}
+        assert [point["epoch"] for point in row["curves"]["epoch"]] == [1, 2, 3]
         weights = [sum(point[phase]["mean"] for point in row["curves"]["histogram"]) for phase in ("before", "after")]
         assert weights == [32 * 32] * 2
 

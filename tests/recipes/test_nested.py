@@ -81,9 +81,14 @@ def test_figures_are_drawn(results: tuple[dict[str, dict], Path]) -> None:
         assert draw(results[0][name]).lstrip().startswith("<svg")
 
 
+def fresh(setup, width=1.0):
+    torch.manual_seed(0)
+    return setup.of("IBNN", width).network(setup.training.load())
+
+
 def test_the_share_of_weights_by_hand() -> None:
     setup = networks.digits()
-    model = networks.fresh(setup, 0)
+    model = fresh(setup)
     lb.bayesianize_(model, setup.methods("FN3"))
     full = [8, 16, 32, 32]  # channels of the convolutions; the first is not ordered
 
@@ -92,7 +97,7 @@ def test_the_share_of_weights_by_hand() -> None:
         return sum(9 * a * b for a, b in pairs) + channels[-1] * 16 + 16 * 10
 
     assert networks.share_of_weights(model, 0.25) == weights([8, 4, 8, 8]) / weights(full)
-    assert networks.weights(networks.fresh(setup, 0, 0.25)) == weights([8, 4, 8, 8])
+    assert networks.weights(fresh(setup, 0.25)) == weights([8, 4, 8, 8])
     width, share = snr_pruning.nearest_width(model, 0.55)
     assert width == 0.75
     assert share == weights([8, 12, 24, 24]) / weights(full)
@@ -100,7 +105,7 @@ def test_the_share_of_weights_by_hand() -> None:
 
 def test_shares_that_are_drawn_follow_the_tails() -> None:
     setup = networks.digits()
-    model = networks.fresh(setup, 0)
+    model = fresh(setup)
     lb.bayesianize_(model, setup.methods("FN3"))
     shares = limited_parameters.drawn_shares(model, draws=400)
     each = [networks.share_of_weights(model, width) for width in lb.widths(model)]
@@ -113,6 +118,6 @@ def test_the_paper_preset_keeps_two_thirds_of_one_and_a_half() -> None:
     setup = networks.published()
     run = replace(setup.training, data="digits", model="vgg_small")
     assert run.options == {"width": 1.5}
-    alone = networks.fresh(replace(setup, training=run), 0)
+    alone = fresh(replace(setup, training=run))
     assert [alone.get_submodule(f"conv{n}").out_channels for n in (1, 2, 3, 4)] == [24, 32, 64, 64]
     assert setup.methods("BN3")["conv*"].weights.log_alpha == -1.0

@@ -31,7 +31,7 @@ def toy(monkeypatch):
             paper = {"accuracy": 0.9} if shift else {}
             yield Cell("digits", method, 0.5, {"method": method}, measure, seeds=3, paper=paper)
 
-    monkeypatch.setitem(catalogue.RECIPES, "toy", Recipe("toy", "two rows", lambda: Experiment(cells)))
+    monkeypatch.setitem(catalogue.RECIPES, "toy", Recipe("toy", "two rows", lambda: Experiment("toy", cells)))
     return ran
 
 
@@ -153,6 +153,7 @@ def test_all_are_listed_without_torch():
 @pytest.mark.parametrize("name", list(RECIPES))
 def test_every_preset_has_pieces_with_keys_and_names_of_their_own(name):
     experiment = find(name).load()
+    assert experiment.name == name
     for preset in catalogue.PRESETS:
         pieces = experiment.pieces(preset)
         assert pieces

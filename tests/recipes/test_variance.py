@@ -127,10 +127,10 @@ def test_measures_agree_with_a_direct_count():
 
 
 def test_a_piece_is_kept_by_all_that_it_depends_on(tmp_path):
-    jobs = Jobs(tmp_path)
+    jobs = Jobs(tmp_path / "pieces")
     for seed, method in ((0, lb.Variance()), (1, lb.Variance()), (0, lb.Variance("neuron")), (0, lb.Variance())):
         line = Line(small({"4": method}, epochs=1, limit=100, test_limit=20))
         made = cell(line, "test", "variance", 1, lambda model, data, samples, seed: {"n": len(data.test)})
         jobs({**made.key, "seed": seed}, lambda made=made, seed=seed: made.measure(jobs, seed))
     assert line.training.key(0) != line.training.key(1)
-    assert len(list(tmp_path.iterdir())) == 3
+    assert len(list((tmp_path / "pieces").iterdir())) == 3

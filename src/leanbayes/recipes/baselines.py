@@ -23,7 +23,7 @@ from ..models import build
 from ..models.auto import fitting
 from .experiment import Cell, Experiment
 from .jobs import Jobs
-from .results import Measured, Metrics, points_from_names
+from .results import Measured, Metrics
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,7 @@ def cells(preset: str) -> Iterator[Cell]:
         key: dict[str, Any] = {"contestant": repr(contestant), "setting": asdict(setup)}
         key |= {"rounds": contestant.rounds} if contestant.rounds > 1 else {}
         key |= {"widths": list(contestant.widths)} if contestant.widths else {}
-        measure, label = partial(measured, name, setup), f"{name} on {setup.data}"
-        yield Cell(setup.data, name, setup.samples, key, measure, setup.seeds, label=label)
+        yield Cell(setup.data, name, setup.samples, key, partial(measured, name, setup), setup.seeds)
 
 
 def measured(name: str, setup: BaselineSetup, jobs: Jobs, seed: int) -> Measured:
@@ -154,12 +153,4 @@ def train_and_evaluate(name: str, setup: BaselineSetup, seed: int, *, progress: 
         )
 
 
-def _old(cell: Cell, metrics: Metrics) -> Measured:
-    rows = CONTESTANTS[cell.method].names(cell.method)
-    if len(rows) == 1:
-        return metrics
-    points = points_from_names(metrics, r"(?:(?P<number>\d+) )?(?P<metric>.+)", number=0)
-    return {"rows": [{"method": rows[point.pop("number")], **point} for point in points]}
-
-
-EXPERIMENT = Experiment(cells, old=_old)
+EXPERIMENT = Experiment("baselines", cells)

@@ -12,9 +12,9 @@ from typing import Any
 
 from .._version import __version__
 from ..errors import ConfigError
-from . import catalogue
+from . import catalogue, old_format
 from .jobs import Jobs
-from .results import Measured, Metrics, Row, rows_of_points
+from .results import Measured, Row, rows_of_points
 
 
 @dataclass(frozen=True)
@@ -93,16 +93,16 @@ def rows_of_cells(results: Results) -> Iterator[Row]:
 class Experiment:
     """One table or figure of a paper.
 
+    name: as in the catalogue.
     cells: of a preset ("smoke", "cpu" or "paper"), in the order in which they are run.
     rows: of the results; one or more for every cell by default.
     figure: draws a result as SVG.
-    old: turns metrics of version 0.1, whose names held coordinates, into measurements (`results.points_from_names`).
     """
 
+    name: str
     cells: Callable[[str], Iterable[Cell]]
     rows: Callable[[Results], Iterable[Row]] = rows_of_cells
     figure: Callable[[Mapping[str, Any]], str] | None = None
-    old: Callable[[Cell, Metrics], Measured] | None = None
 
     def pieces(self, preset: str) -> list[Piece]:
         """All pieces of a preset."""
@@ -116,7 +116,7 @@ class Experiment:
         total = sum(len(cell.pieces()) for cell in cells)
         for cell in cells:
             runs: list[dict[str, Any]] = []
-            old = None if self.old is None else partial(self.old, cell)
+            old = partial(old_format.measurements, self.name, cell)
             for piece in cell.pieces():
                 label = f"[{next(count)}/{total}] {piece.label}"
                 if piece.matches(only):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -118,32 +117,3 @@ def points_as_rows(rows: Sequence[Mapping[str, Any]], curve: str) -> list[dict[s
             where = {"dataset": row["dataset"], "method": row["method"], "setting": at}
             found.append({**where, "metrics": dict(values)})
     return found
-
-
-def points_from_names(metrics: Mapping[str, float], pattern: str, **defaults: Any) -> list[Point]:
-    """The points of a curve whose coordinates are part of the metrics' names, as results of version 0.1 had them.
-
-    pattern: a regular expression for whole names; its named groups are the coordinates, except "metric", the name of
-    the value. A group that takes no part in a match has its value in defaults. Other metrics are left out.
-
-    >>> found = {"bin|0.5|share": 0.2, "bin|0.5|accuracy": 0.6, "nll": 1.0}
-    >>> points_from_names(found, r"bin.(?P<edge>[\\d.]+).(?P<metric>.+)")
-    [{'edge': 0.5, 'share': 0.2, 'accuracy': 0.6}]
-    """
-    points: dict[tuple[Any, ...], Point] = {}
-    for name, value in metrics.items():
-        if (match := re.fullmatch(pattern, name)) is None:
-            continue
-        groups: Point = {k: defaults[k] if text is None else _number(text) for k, text in match.groupdict().items()}
-        metric = str(groups.pop("metric"))
-        points.setdefault(tuple(groups.values()), groups)[metric] = value
-    return list(points.values())
-
-
-def _number(text: str) -> int | float | str:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text

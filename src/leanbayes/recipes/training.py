@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from typing import Any
@@ -20,7 +20,9 @@ from ..data import load as load_data
 from ..models import build
 from ..models.auto import fitting
 from ..train.history import History
+from .experiment import Cell
 from .jobs import Jobs
+from .results import Measured
 
 ROWS = 1000  # of test images at once: the noise of a sample is drawn anew for every block of them
 
@@ -99,11 +101,10 @@ class Training:
         return lb.fit(
             model,
             self.examples(data),
-            epochs=self.epochs,
             optimizer=self.optimizer(model),
             batch_size=self.batch_size,
             seed=seed,
-            **{"progress": False, **self.fit_options(data), **options},
+            **{"epochs": self.epochs, "progress": False, **self.fit_options(data), **options},
         )
 
     def train(self, seed: int, data: DataSet, **options: Any) -> nn.Module:
@@ -127,6 +128,28 @@ def trained_network(jobs: Jobs, training: Training, seed: int, data: DataSet, **
         label=f"  training {training.model} on {training.data}, seed {seed}",
         anew=bool(options),
     )
+
+
+def network_cell(
+    dataset: str,
+    training: Training,
+    method: str,
+    setting: Any,
+    measure: Callable[[nn.Module, DataSet, int], Measured],
+    seeds: int = 1,
+    paper: Mapping[str, float] | None = None,
+    **also: Any,
+) -> Cell:
+    """A cell whose network is trained, or read back from another experiment, and measured.
+
+    measure: is given the model, its data and the seed. also: what else the measurements depend on.
+    """
+
+    def measured(jobs: Jobs, seed: int) -> Measured:
+        data = training.load()
+        return measure(trained_network(jobs, training, seed, data), data, seed)
+
+    return Cell(dataset, method, setting, {**training.key(), **also}, measured, seeds, paper or {})
 
 
 def split_parameters(model: nn.Module, endings: tuple[str, ...]) -> tuple[list[nn.Parameter], list[nn.Parameter]]:

@@ -34,7 +34,7 @@ def calibration(result: Result) -> str:
         return svg(figure, "Calibration curves", "; ".join(spoken))
 
 
-def sweep(result: Result, title: str, xlabel: str) -> str:
+def sweep(title: str, xlabel: str, result: Result) -> str:
     """Figure 6: accuracy, calibration error and loss by a row's setting; the vanilla network is a level."""
     rows = result["rows"]
     metrics = ("accuracy", "ece", "nll")
@@ -101,7 +101,7 @@ def prior(result: Result) -> str:
         return svg(figure, "Functions drawn from the implied prior", ", ".join(m.split(",")[0] for m in methods))
 
 
-def regression(result: Result, ceiling: float) -> str:
+def regression(ceiling: float, result: Result) -> str:
     """Tables 12 and 13 as a picture: RMSE in percent of the vanilla network's, and log density, with standard errors.
 
     ceiling: the highest log density that there can be.

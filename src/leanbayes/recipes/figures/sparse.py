@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from matplotlib.axes import Axes
@@ -13,26 +14,26 @@ from ...report.figure import INK, SURFACE, canvas, colour, label, legend, percen
 
 STYLES = ("o-", "s--", "^-.", "D:", "v-", "x--")
 Rows = Sequence[Mapping[str, Any]]
+Figure = Callable[[Mapping[str, Any]], str]
 
 
 def lines(
-    result: Mapping[str, Any],
-    title: str,
-    xlabel: str,
-    x: Callable[[Any], float],
-    metrics: Sequence[str] = ("accuracy",),
-    methods: Iterable[str] | None = None,
-    *,
-    log: bool = False,
-) -> str:
-    """A line a method, panels of metrics above one another, data sets side by side; bars are standard deviations.
+    title: str, xlabel: str, metrics: Sequence[str], methods: Iterable[str] | None = None, log: bool = False
+) -> Figure:
+    """A function that draws a result: a line for every method against the setting, bars for standard deviations.
 
-    x: where a row's setting lies.
+    Panels of metrics are above one another, data sets side by side.
 
     >>> row = {"dataset": "d", "method": "m", "setting": 0.5, "metrics": {"accuracy": {"mean": 0.9, "std": None}}}
-    >>> lines({"rows": [row]}, "Title", "density", float)[:4]
+    >>> lines("Title", "density", ["accuracy"])({"rows": [row]})[:4]
     '<svg'
     """
+    return partial(_lines, title, xlabel, metrics, methods, log)
+
+
+def _lines(
+    title: str, xlabel: str, metrics: Sequence[str], methods: Iterable[str] | None, log: bool, result: Mapping[str, Any]
+) -> str:
     rows = [row for row in result["rows"] if row["metrics"] and (methods is None or row["method"] in set(methods))]
     data, names = (list(dict.fromkeys(row[key] for row in rows)) for key in ("dataset", "method"))
     width, height = 5.4 if len(data) == 1 else 4.2 * len(data), 1.4 + 2.2 * len(metrics)
@@ -41,7 +42,7 @@ def lines(
         for number, ax in enumerate(drawn.axes):
             below, beside = divmod(number, len(data))
             mine = [row for row in rows if row["dataset"] == data[beside]]
-            said = curves(ax, mine, x, metrics[below], names, log=log)
+            said = curves(ax, mine, metrics[below], names, log=log)
             if below == 0:
                 spoken.append(f"{data[beside]}: {said}" if len(data) > 1 else said)
                 ax.set_title(data[beside] if len(data) > 1 else "", loc="right", fontsize=10)
@@ -59,7 +60,6 @@ def lines(
 def curves(
     ax: Axes,
     rows: Rows,
-    x: Callable[[Any], float],
     metric: str,
     names: Sequence[str] | None = None,
     *,
@@ -69,7 +69,7 @@ def curves(
     names = names or list(dict.fromkeys(row["method"] for row in rows))
     ends = []
     for number, method in enumerate(names):
-        mine = [row["metrics"][metric] | {"at": x(row["setting"])} for row in rows
+        mine = [row["metrics"][metric] | {"at": float(row["setting"])} for row in rows
                 if row["method"] == method and metric in row["metrics"]]  # fmt: skip
         found = sorted((one["at"], one["mean"], one["std"] or 0.0) for one in mine if one["mean"] is not None)
         ax.errorbar(
@@ -92,15 +92,19 @@ def curves(
     return "; ".join(ends)
 
 
-def bars(
-    result: Mapping[str, Any], title: str, name: Callable[[Mapping[str, Any]], str], metric: str = "accuracy"
-) -> str:
-    """A bar for every row, its standard deviation on it; the axis begins where the differences can be seen.
+def bars(title: str, name: Callable[[Mapping[str, Any]], str], metric: str = "accuracy") -> Figure:
+    """A function that draws a result: a bar for every row, its standard deviation on it.
+
+    name: of a row. The axis begins where the differences can be seen.
 
     >>> row = {"method": "m", "metrics": {"accuracy": {"mean": 0.9, "std": 0.01}}}
-    >>> bars({"rows": [row]}, "Title", lambda row: row["method"])[:4]
+    >>> bars("Title", lambda row: row["method"])({"rows": [row]})[:4]
     '<svg'
     """
+    return partial(_bars, title, name, metric)
+
+
+def _bars(title: str, name: Callable[[Mapping[str, Any]], str], metric: str, result: Mapping[str, Any]) -> str:
     found = [(name(row), row["metrics"][metric]) for row in result["rows"] if metric in row["metrics"]]
     found = [(text, value) for text, value in found if value["mean"] is not None]
     means = [value["mean"] for _, value in found]

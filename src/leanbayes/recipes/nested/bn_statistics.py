@@ -17,7 +17,7 @@ from ...data import DataSet
 from ..experiment import Cell, Experiment, grid
 from ..figures.sparse import lines
 from ..results import Metrics
-from .networks import SETUPS, NestedSetup, at_width, cell, quality
+from .networks import SETUPS, NestedSetup, at_width, quality
 
 IMAGES: dict[str, int | None] = {"as trained": 0, "256 images": 256, "1,024 images": 1024, "all images": None}
 
@@ -27,9 +27,8 @@ def cells(preset: str) -> Iterator[Cell]:
     for setup in SETUPS[preset]:
         for at in grid(name=IMAGES, width=setup.widths):
             name, width, images = at["name"], at["width"], IMAGES[at["name"]]
-            label, also = f"statistics of {name} at width {width:g}", {"at": width, "images": images}
-            measure = partial(measured, setup, width, images)
-            yield cell(setup, "BN3", label, name, width, measure, measured="bn-statistics", **also)
+            also = {"measured": "bn-statistics", "at": width, "images": images}
+            yield setup.cell("BN3", name, width, partial(measured, setup, width, images), **also)
 
 
 def measured(
@@ -43,9 +42,5 @@ def measured(
     return quality(setup, model, data, seed)
 
 
-EXPERIMENT = Experiment(
-    cells,
-    figure=partial(
-        lines, title="BatchNorm statistics at a width", xlabel="width", x=float, metrics=("accuracy", "nll")
-    ),
-)
+FIGURE = lines("BatchNorm statistics at a width", "width", ("accuracy", "nll"))
+EXPERIMENT = Experiment("bn-statistics", cells, figure=FIGURE)

@@ -11,19 +11,21 @@ against IBNN's 1.68 s).
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
+
+import torch
 
 import leanbayes as lb
 
 from ...methods import NestedDropout
 from ..experiment import Cell, Experiment
 from ..jobs import Jobs
-from ..results import Measured, Metrics, points_from_names
+from ..results import Measured
 from ..timing import in_turns, times_as_long
-from .networks import SETUPS, NestedSetup, fresh
+from .networks import SETUPS, NestedSetup
 
 PAPER: dict[str, dict[str, float]] = {
     "BN3": {"train x IBNN": 14.9 / 7.5},
@@ -38,15 +40,13 @@ NAMES = ("plain network", "IBNN", "BN3", "DT-BN3", "FN3", "FN3, skipping")
 def cells(preset: str) -> Iterator[Cell]:
     """A piece for every network, which makes a row for every method."""
     for setup in SETUPS[preset]:
-        yield Cell(
-            setup.training.data,
-            "all",
-            setup.training.batch_size,
-            key={**setup.key("BN3", 1.0), "measured": "nested-cost", "turns": TURNS[preset]},
-            measure=partial(measured, setup, TURNS[preset]),
-            paper=lambda method, setting: PAPER.get(method, {}),
-            label=f"cost on {setup.training.data}",
-        )
+        training, turns = setup.of("BN3"), TURNS[preset]
+        key = {**training.key(), "measured": "nested-cost", "turns": turns}
+        yield Cell(training.data, "all", training.batch_size, key, partial(measured, setup, turns), paper=_paper)
+
+
+def _paper(method: str, setting: Any) -> Mapping[str, float]:
+    return PAPER.get(method, {})
 
 
 def measured(setup: NestedSetup, turns: int, jobs: Jobs, seed: int) -> Measured:
@@ -64,7 +64,8 @@ def measured(setup: NestedSetup, turns: int, jobs: Jobs, seed: int) -> Measured:
 
 
 def _model(setup: NestedSetup, name: str) -> Any:
-    model = fresh(setup, 0)
+    torch.manual_seed(0)
+    model = setup.of("IBNN").network(setup.training.load())
     if name == "plain network":
         return model
     rules = setup.methods(name.partition(",")[0])
@@ -103,9 +104,4 @@ def _prediction(setup: NestedSetup, model: Any, name: str) -> Callable[[], None]
     return ask
 
 
-def _old(cell: Cell, metrics: Metrics) -> Measured:
-    found = points_from_names(metrics, r"(?P<method>[^:]+): (?P<metric>.+)")
-    return {"rows": sorted(found, key=lambda point: NAMES.index(point["method"]))}
-
-
-EXPERIMENT = Experiment(cells, old=_old)
+EXPERIMENT = Experiment("nested-cost", cells)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
@@ -21,7 +22,7 @@ from ...data import DataSet
 from ...ordering.unit import units
 from ..experiment import Cell, Experiment
 from ..results import Metrics
-from .networks import SETUPS, NestedSetup, at_width, cell, quality, share_of_weights
+from .networks import SETUPS, NestedSetup, at_width, quality, share_of_weights
 
 PAPER: dict[str, dict[str, float]] = {
     "smallest BN3": {"accuracy": 0.835, "ece": 0.10, "AUPR": 0.94, "weight usage": 0.062},
@@ -37,8 +38,8 @@ def cells(preset: str) -> Iterator[Cell]:
         for name, paper in PAPER.items():
             kind, drawn = "SVB" if name == "SVB" else "BN3", "sampled" if name == "BN3-MC" else "fixed"
             shown = paper if setup.training.data == "cifar10" else {}
-            also = {"paper": shown, "measured": "limited-parameters", "row": name}
-            yield cell(setup, kind, name, name, drawn, partial(measured, setup, name), **also)  # type: ignore[arg-type]
+            also: dict[str, Any] = {"paper": shown, "measured": "limited-parameters", "row": name}
+            yield setup.cell(kind, name, drawn, partial(measured, setup, name), **also)
 
 
 def measured(setup: NestedSetup, name: str, model: nn.Module, data: DataSet, seed: int) -> Metrics:
@@ -70,4 +71,4 @@ def drawn_shares(model: nn.Module, draws: int = 200) -> list[float]:
     return shares
 
 
-EXPERIMENT = Experiment(cells)
+EXPERIMENT = Experiment("limited-parameters", cells)

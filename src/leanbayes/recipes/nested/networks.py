@@ -16,13 +16,14 @@ uniform, and all layers share one draw.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
 import leanbayes as lb
 
@@ -32,11 +33,70 @@ from ...evaluate.metrics.ood import aupr, auroc
 from ...methods import Nested, NestedDropout, VariationalDropout
 from ...methods.nested import WEIGHTS
 from ...predict import predict
-from ...train.natural_gradient import NaturalGradientSGD
 from ..experiment import Cell
-from ..jobs import Jobs
-from ..results import Measured, Metrics
-from ..training import ROWS, Training, linear_decay
+from ..results import Metrics
+from ..training import ROWS, Training, network_cell
+
+NESTED = ("BN3", "FN3")
+
+
+@dataclass(frozen=True)
+class NestedTraining(Training):
+    """One training run; see `Training` for the other fields.
+
+    trained: nested ("BN3", "FN3"), or a network of its own at a width ("IBNN", "SVB"). cut: the method that gives such
+    a network the shape that a nested one is cut to; not part of the key, since other fields tell it.
+    keep: of nested channels after training. natural: the authors' optimisers and schedules.
+    """
+
+    trained: str = "BN3"
+    width: float = 1.0
+    kl_weight: float = 0.1
+    keep: float = 1.0
+    natural: bool = False
+    cut: Mapping[str, Any] = field(default_factory=dict)
+
+    def key(self, seed: int | None = None) -> dict[str, Any]:
+        """All that the trained network depends on."""
+        return {name: value for name, value in super().key(seed).items() if name != "cut"}
+
+    def network(self, data: DataSet) -> nn.Module:
+        """The plain network, newly initialised; below width 1 in the shape that a nested one is cut to."""
+        model = super().network(data)
+        if self.trained in NESTED or (self.width == 1 and self.keep == 1):
+            return model
+        rules: Any = dict(self.cut)
+        lb.bayesianize_(model, rules)
+        if self.keep < 1:
+            lb.truncate_(model, self.keep)
+        small = lb.extract(model, width=self.width)
+        for module in small.modules():
+            if hasattr(module, "reset_parameters"):
+                module.reset_parameters()  # type: ignore[operator]
+        return small
+
+    def optimizer(self, model: nn.Module) -> Optimizer:
+        """Adam, or SGD with the authors' natural gradients (nested dropout: plain ones)."""
+        if not self.natural:
+            return super().optimizer(model)
+        kind = torch.optim.SGD if self.trained == "FN3" else lb.NaturalGradientSGD
+        return kind(model.parameters(), lr=self.lr, momentum=0.9)
+
+    def fit_options(self, data: DataSet) -> dict[str, Any]:
+        """The weight of the KL and the schedule; alone, with natural gradients, a network has fewer epochs."""
+        if not self.natural:
+            return {**super().fit_options(data), "kl_weight": self.kl_weight}
+        n = self.epochs
+        every, by, epochs = (n // 4, 0.1, n) if self.trained in NESTED else (n // 15, 0.3, n * 2 // 5)
+        steps = partial(torch.optim.lr_scheduler.StepLR, step_size=every, gamma=by)
+        return {"scheduler": steps, "kl_weight": self.kl_weight, "epochs": epochs}
+
+    def train(self, seed: int, data: DataSet, **options: Any) -> nn.Module:
+        """A new network, trained, and cut to the part of the channels that is kept."""
+        model = super().train(seed, data, **options)
+        if self.trained in NESTED and self.keep < 1:
+            lb.truncate_(model, self.keep)
+        return model
 
 
 @dataclass(frozen=True)
@@ -81,11 +141,22 @@ class NestedSetup:
             return {self.stem: None, self.ordered: fixed, "*": None}
         return {self.stem: None, "*": VariationalDropout() if kind == "SVB" else random}
 
-    def key(self, kind: str, width: float, seed: int | None = None) -> dict[str, Any]:
-        """All that a trained network depends on; without a seed, all but that."""
-        training = replace(self.training, methods=self.methods(kind))
-        also = {"width": width, "kl_weight": self.kl_weight, "keep": self.keep, "natural": self.natural}
-        return {**training.key(seed), "trained": kind, **also}
+    def of(self, kind: str, width: float = 1.0) -> NestedTraining:
+        """The training of a kind of network, at a width if it is trained alone."""
+        own = {"kl_weight": self.kl_weight, "keep": self.keep, "natural": self.natural, "cut": self.methods("FN3")}
+        fields: dict[str, Any] = {**vars(self.training), "methods": self.methods(kind), **own}
+        return NestedTraining(**fields, trained=kind, width=width)
+
+    def cell(self, kind: str, method: str, setting: Any, measure: Any, width: float = 1.0, **options: Any) -> Cell:
+        """A network of a kind, measured by ``measure(model, data, seed)``; options: those of `network_cell`."""
+        shared: dict[str, Any] = {
+            "samples": self.samples,
+            "other": self.other,
+            "clean": self.clean,
+            "base": self.base_groups,
+        }
+        training = self.of(kind, width)
+        return network_cell(training.data, training, method, setting, measure, self.seeds, **shared, **options)
 
 
 SMALL = Training("cifar10", "vgg_small", epochs=30, batch_size=100, limit=10_000, test_limit=5000)
@@ -129,69 +200,6 @@ SETUPS: dict[str, tuple[NestedSetup, ...]] = {
     "cpu": (fashion(), cifar()),
     "paper": (published(),),
 }
-
-
-def network(jobs: Jobs, setup: NestedSetup, kind: str, seed: int, width: float = 1.0) -> nn.Module:
-    """A trained network: nested ("BN3", "FN3"), or one of its own at a width ("IBNN", "SVB")."""
-    return jobs.network(
-        setup.key(kind, width, seed),
-        lambda: fresh(replace(setup, keep=1.0) if kind in ("BN3", "FN3") else setup, seed, width),
-        partial(train, setup, kind, seed, width),
-        label=f"{kind} on {setup.training.data}, width {width:g}, seed {seed}",
-    )
-
-
-def fresh(setup: NestedSetup, seed: int, width: float = 1.0) -> nn.Module:
-    """The plain network, newly initialised; below width 1 in the shape that a nested one is cut to."""
-    torch.manual_seed(seed)
-    model = setup.training.network(setup.training.load())
-    if width == 1 and setup.keep == 1:
-        return model
-    lb.bayesianize_(model, setup.methods("FN3"))  # type: ignore[arg-type]
-    if setup.keep < 1:
-        lb.truncate_(model, setup.keep)
-    small = lb.extract(model, width=width)
-    for module in small.modules():
-        if hasattr(module, "reset_parameters"):
-            module.reset_parameters()  # type: ignore[operator]
-    return small
-
-
-def train(setup: NestedSetup, kind: str, seed: int, width: float = 1.0, **options: Any) -> nn.Module:
-    """Fit it to the training data; further options go to `fit`."""
-    training = setup.training
-    data = training.load()
-    nested = kind in ("BN3", "FN3")
-    model = fresh(replace(setup, keep=1.0) if nested else setup, seed, width)
-    lb.bayesianize_(model, setup.methods(kind))  # type: ignore[arg-type]
-    chosen, schedule, epochs = _optimiser(setup, kind, model)
-    lb.fit(
-        model,
-        training.examples(data),
-        epochs=epochs,
-        optimizer=chosen,
-        scheduler=schedule,
-        batch_size=training.batch_size,
-        kl_weight=setup.kl_weight,
-        seed=seed,
-        **{"progress": False, **options},
-    )
-    if nested and setup.keep < 1:
-        lb.truncate_(model, setup.keep)
-    return model
-
-
-def _optimiser(setup: NestedSetup, kind: str, model: nn.Module) -> tuple[Any, Any, int]:
-    """An optimiser, its schedule, and for how many epochs."""
-    training = setup.training
-    if not setup.natural:
-        return training.optimizer(model), partial(linear_decay, epochs=training.epochs), training.epochs
-    kinds = torch.optim.SGD if kind == "FN3" else NaturalGradientSGD
-    nested = kind in ("BN3", "FN3")
-    epochs = training.epochs
-    every, by, epochs = (epochs // 4, 0.1, epochs) if nested else (epochs // 15, 0.3, epochs * 2 // 5)
-    steps = partial(torch.optim.lr_scheduler.StepLR, step_size=every, gamma=by)
-    return kinds(model.parameters(), lr=training.lr, momentum=0.9), steps, epochs
 
 
 def held_out(setup: NestedSetup) -> tuple[Tensor, Tensor]:
@@ -241,37 +249,3 @@ def share_of_weights(model: nn.Module, width: float | Mapping[str, float]) -> fl
 def weights(model: nn.Module) -> int:
     """Those of Linear layers and convolutions, without biases."""
     return sum(p.numel() for p in model.parameters() if p.ndim > 1)
-
-
-def cell(
-    setup: NestedSetup,
-    kind: str,
-    label: str,
-    method: str,
-    setting: Any,
-    measure: Callable[[nn.Module, DataSet, int], Measured],
-    *,
-    width: float = 1.0,
-    paper: Mapping[str, float] | None = None,
-    **also: Any,
-) -> Cell:
-    """A network of a kind, trained at a width or read back from another experiment, and measured.
-
-    measure: is given the model, its data and the seed. also: what else the measurements depend on.
-    """
-
-    def measured(jobs: Jobs, seed: int) -> Measured:
-        data = setup.training.load()
-        return measure(network(jobs, setup, kind, seed, width), data, seed)
-
-    shared = {"samples": setup.samples, "other": setup.other, "clean": setup.clean, "base": setup.base_groups}
-    return Cell(
-        setup.training.data,
-        method,
-        setting,
-        key={**setup.key(kind, width), **shared, **also},
-        measure=measured,
-        seeds=setup.seeds,
-        paper=paper or {},
-        label=f"{label} on {setup.training.data}",
-    )

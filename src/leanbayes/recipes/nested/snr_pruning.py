@@ -20,7 +20,7 @@ from ...data import DataSet
 from ..experiment import Cell, Experiment, grid
 from ..figures.sparse import lines
 from ..results import Metrics
-from .networks import SETUPS, NestedSetup, at_width, cell, quality, share_of_weights
+from .networks import SETUPS, NestedSetup, at_width, quality, share_of_weights
 
 REMOVED = (0.0, 0.2, 0.4, 0.6, 0.8)
 PAPER: dict[str, dict[str, dict[float, tuple[float, float]]]] = {
@@ -51,9 +51,8 @@ def cells(preset: str) -> Iterator[Cell]:
             name, removed = at["name"], at["removed"]
             kind = "IBNN" if name == "SNR" else "BN3"
             paper = dict(zip(("accuracy", "ece"), known[name][removed], strict=True)) if known else {}
-            label, measure = f"{name} without {removed:.0%} of the weights", partial(measured, setup, kind, removed)
-            also = {"measured": "snr-pruning", "removed": removed}
-            yield cell(setup, kind, label, name, removed, measure, paper=paper, **also)
+            also = {"paper": paper, "measured": "snr-pruning", "removed": removed}
+            yield setup.cell(kind, name, removed, partial(measured, setup, kind, removed), **also)
 
 
 def measured(setup: NestedSetup, kind: str, removed: float, model: nn.Module, data: DataSet, seed: int) -> Metrics:
@@ -76,9 +75,5 @@ def nearest_width(model: nn.Module, share: float) -> tuple[float, float]:
     return width, shares[width]
 
 
-EXPERIMENT = Experiment(
-    cells,
-    figure=partial(
-        lines, title="Cut or pruned", xlabel="share of weights removed", x=float, metrics=("accuracy", "ece")
-    ),
-)
+FIGURE = lines("Cut or pruned", "share of weights removed", ("accuracy", "ece"))
+EXPERIMENT = Experiment("snr-pruning", cells, figure=FIGURE)

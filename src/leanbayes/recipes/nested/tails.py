@@ -20,8 +20,8 @@ import leanbayes as lb
 from ...data import DataSet
 from ..experiment import Cell, Experiment, Results
 from ..figures.nested import tails as draw_tails
-from ..results import Measured, Metrics, Row, points_from_names
-from .networks import SETUPS, cell
+from ..results import Measured, Metrics, Row
+from .networks import SETUPS
 
 Tails = dict[str, list[float]]
 """Tail probabilities by layer."""
@@ -30,7 +30,7 @@ Tails = dict[str, list[float]]
 def cells(preset: str) -> Iterator[Cell]:
     """A piece for every network, which makes a row for every layer."""
     for setup in SETUPS[preset]:
-        yield cell(setup, "BN3", "tails", "BN3", "all layers", measured, measured="nested-tails")
+        yield setup.cell("BN3", "BN3", "all layers", measured, measured="nested-tails")
 
 
 def measured(model: nn.Module, data: DataSet, seed: int) -> Measured:
@@ -89,12 +89,4 @@ def distance(a: Sequence[float], b: Sequence[float]) -> float:
     return sum(abs(x - y) for x, y in zip(a, b, strict=True)) / 2
 
 
-def _old(cell: Cell, metrics: Metrics) -> Measured:
-    found: dict[str, list[dict[str, Any]]] = {}
-    for point in points_from_names({f"{name} probability": v for name, v in metrics.items()}, _NAME):
-        found.setdefault(point.pop("layer"), []).append(point)
-    return found
-
-
-_NAME = r"(?P<layer>.+) (?P<node>\d+) (?P<metric>probability)"
-EXPERIMENT = Experiment(cells, rows, figure, _old)
+EXPERIMENT = Experiment("nested-tails", cells, rows, figure)

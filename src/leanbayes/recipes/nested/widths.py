@@ -21,7 +21,7 @@ from ...data import DataSet
 from ..experiment import Cell, Experiment, grid
 from ..figures.sparse import lines
 from ..results import Metrics
-from .networks import SETUPS, NestedSetup, at_width, cell, held_out, quality
+from .networks import SETUPS, NestedSetup, at_width, held_out, quality
 
 KINDS = {"BN3": "BN3", "DT-BN3": "BN3", "FN3": "FN3", "FN3-TS": "FN3", "IBNN": "IBNN"}
 
@@ -32,18 +32,9 @@ def cells(preset: str) -> Iterator[Cell]:
         nested = grid(name=[name for name in KINDS if name != "IBNN"], width=setup.widths)
         for at in [*nested, *grid(name=["IBNN"], width=setup.alone)]:
             name, width, kind = at["name"], at["width"], KINDS[at["name"]]
-            yield cell(
-                setup,
-                kind,
-                f"{name} at width {width:g}",
-                name,
-                width,
-                partial(measured, setup, name, width),
-                width=width if kind == "IBNN" else 1.0,
-                measured=name,
-                at=width,
-                held_out=setup.held_out,
-            )
+            also = {"measured": name, "at": width, "held_out": setup.held_out}
+            own = width if kind == "IBNN" else 1.0
+            yield setup.cell(kind, name, width, partial(measured, setup, name, width), own, **also)
 
 
 def measured(setup: NestedSetup, name: str, width: float, model: nn.Module, data: DataSet, seed: int) -> Metrics:
@@ -57,13 +48,5 @@ def measured(setup: NestedSetup, name: str, width: float, model: nn.Module, data
     return quality(setup, model, data, seed, **({"mean_only": True} if means else {}))
 
 
-EXPERIMENT = Experiment(
-    cells,
-    figure=partial(
-        lines,
-        title="Trained once, asked at every width",
-        xlabel="width",
-        x=float,
-        metrics=("accuracy", "nll", "ece", "AUPR", "AUROC"),
-    ),
-)
+FIGURE = lines("Trained once, asked at every width", "width", ("accuracy", "nll", "ece", "AUPR", "AUROC"))
+EXPERIMENT = Experiment("nested-widths", cells, figure=FIGURE)

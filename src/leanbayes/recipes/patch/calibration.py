@@ -25,13 +25,14 @@ from ...evaluate.metrics.calibration import reliability
 from ...evaluate.temperature import calibrate_
 from ..experiment import Cell, Experiment
 from ..figures.patch import calibration
-from ..results import Measured, Metrics, Point, points_from_names
+from ..jobs import Jobs
+from ..results import Measured, Metrics, Point
 from .networks import (
     BINS,
     PatchSetup,
-    PatchTraining,
-    cell,
+    chosen,
     digits,
+    key,
     probabilities,
     published,
     pyramid,
@@ -69,29 +70,24 @@ def cells(preset: str) -> Iterator[Cell]:
     for setup in SETUPS[preset]:
         for method in setup.methods:
             known = PAPER.get(setup.training.model, {}).get(method)
-            yield cell(
-                setup,
-                method,
-                "patch-calibration",
-                f"{setup.training.model} on {setup.training.data}, {method}",
-                method,
-                setup.training.epochs,
-                partial(measured, setup.samples),
-                paper=dict(zip(COLUMNS, known, strict=True)) if known else {},
-            )
+            paper = dict(zip(COLUMNS, known, strict=True)) if known else {}
+            where, measure = key(setup, method, "patch-calibration"), partial(measured, setup, method)
+            yield Cell(setup.label, method, setup.training.epochs, where, measure, setup.seeds, paper)
 
 
-def measured(samples: int, model: nn.Module, training: PatchTraining, data: DataSet, seed: int) -> Measured:
+def measured(setup: PatchSetup, method: str, jobs: Jobs, seed: int) -> Measured:
     """Metrics of the test part and the calibration curve; for the vanilla network a row with a temperature, too."""
+    data = setup.training.load()
+    model, training = chosen(jobs, setup, method, seed, data)
     inputs, targets = data.test.tensors
-    probs = probabilities(model, inputs, samples, seed)
+    probs = probabilities(model, inputs, setup.samples, seed)
     plain, own = (sum(p.numel() for p in m.parameters()) for m in (training.network(data), model))
     found: dict[str, Any] = {
         **scores(probs, targets),
         "top-5": top(probs, targets),
         "overhead": 100 * (own / plain - 1),
     }
-    if training.method == "vanilla":
+    if method == "vanilla":
         found["rows"] = [{"method": "vanilla, temperature", **scaled(model, data)}]
     else:
         found["rate"] = training.rate
@@ -116,12 +112,4 @@ def scaled(model: nn.Module, data: DataSet) -> Metrics:
     return {**scores(probabilities(other, inputs, 1, 0), targets), "temperature": temperature}
 
 
-def _old(cell: Cell, metrics: Metrics) -> Measured:
-    found: dict[str, Any] = {name: value for name, value in metrics.items() if "|" not in name}
-    if scaled := points_from_names(metrics, r"temperature\|(?P<metric>.+)"):
-        found["rows"] = [{"method": "vanilla, temperature", **scaled[0]}]
-    bins = points_from_names(metrics, r"bin\|(?P<edge>[^|]+)\|(?P<metric>.+)")
-    return {**found, "calibration": [{**one, "edge": float(one["edge"])} for one in bins]}
-
-
-EXPERIMENT = Experiment(cells, figure=calibration, old=_old)
+EXPERIMENT = Experiment("patch-calibration", cells, figure=calibration)

@@ -14,16 +14,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from torch import nn
-
-from ...data import DataSet
 from ...errors import EvaluationError
 from ...evaluate.corruption import ce, relative_ce
 from ..corrupted import corrupted_tests
 from ..experiment import Cell, Experiment, Results
 from ..figures.patch import corruptions
-from ..results import Measured, Metrics, Point, Row, points_from_names
-from .networks import PatchSetup, PatchTraining, cell, digits, probabilities, published, resnet, scores
+from ..jobs import Jobs
+from ..results import Measured, Metrics, Point, Row
+from .networks import PatchSetup, chosen, digits, key, probabilities, published, resnet, scores
 
 
 @dataclass(frozen=True)
@@ -62,24 +60,16 @@ def cells(preset: str) -> Iterator[Cell]:
     for asked in SETUPS[preset]:
         for method in asked.setup.methods:
             known = PAPER[method] if asked.setup.training.model == "resnet18" else ()
-            yield cell(
-                asked.setup,
-                method,
-                "patch-corruptions",
-                f"{method}, corrupted",
-                method,
-                asked.limit,
-                partial(measured, asked),
-                paper=dict(zip(("mce", "rmce"), known, strict=False)),
-                images=asked.limit,
-                names=list(asked.names),
-                severities=list(asked.severities),
-                asked=asked.samples,
-            )
+            also = {"images": asked.limit, "names": list(asked.names), "severities": list(asked.severities)}
+            where = key(asked.setup, method, "patch-corruptions", **also, asked=asked.samples)
+            measure, paper = partial(measured, asked, method), dict(zip(("mce", "rmce"), known, strict=False))
+            yield Cell(asked.setup.label, method, asked.limit, where, measure, asked.setup.seeds, paper)
 
 
-def measured(asked: CorruptedSetup, model: nn.Module, training: PatchTraining, data: DataSet, seed: int) -> Measured:
+def measured(asked: CorruptedSetup, method: str, jobs: Jobs, seed: int) -> Measured:
     """Metrics of every corruption at every severity, and of the clean images."""
+    data = asked.setup.training.load()
+    model, _ = chosen(jobs, asked.setup, method, seed, data)
     found = [
         {"corruption": name, "severity": severity, **scores(probabilities(model, x, asked.samples, seed), y)}
         for name, severity, x, y in corrupted_tests(data, asked.limit, asked.names, asked.severities)
@@ -124,9 +114,4 @@ def _mean(run: Sequence[Point], metric: str) -> float:
     return sum(values) / len(values)
 
 
-def _old(cell: Cell, metrics: Metrics) -> Measured:
-    pattern = r"(?P<corruption>[^|]+)\|(?P<severity>\d+)\|(?P<metric>.+)"
-    return {"corruptions": points_from_names(metrics, pattern)}
-
-
-EXPERIMENT = Experiment(cells, rows, corruptions, _old)
+EXPERIMENT = Experiment("patch-corruptions", cells, rows, corruptions)

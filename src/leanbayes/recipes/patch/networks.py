@@ -14,7 +14,6 @@ A network is trained once for all of these experiments (`trained_network`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -30,9 +29,8 @@ from ...evaluate.metrics import brier, calibration, classification
 from ...methods import Dropout, Patch
 from ...methods.patch import norms, norms_and_output
 from ...predict import predict
-from ..experiment import Cell
 from ..jobs import Jobs
-from ..results import Measured, Metrics
+from ..results import Metrics
 from ..training import Training, trained_network
 
 METHODS = ("vanilla", "dropout", "EMP (BN)", "EMP (BN+out)", "ECMP (BN)", "ECMP (BN+out)")
@@ -190,29 +188,3 @@ def key(setup: PatchSetup, method: str, what: str, **also: Any) -> dict[str, Any
     """All that a piece depends on, except for the seed."""
     rates = {"rates": list(found)} if (found := setup.candidates(method)) else {}
     return {"measured": what, **setup.of(method).key(), "samples": setup.samples, **rates, **also}
-
-
-def cell(
-    setup: PatchSetup,
-    method: str,
-    what: str,
-    label: str,
-    name: str,
-    setting: Any,
-    measure: Callable[[nn.Module, PatchTraining, DataSet, int], Measured],
-    *,
-    paper: Mapping[str, float] | Callable[[str, Any], Mapping[str, float]] | None = None,
-    **also: Any,
-) -> Cell:
-    """The network of a method, trained or read back from another experiment, and measured.
-
-    what: the name of the experiment. name: what the table calls the method. measure: is given the model, its training,
-    its data and the seed. also: what else the measurements depend on.
-    """
-
-    def measured(jobs: Jobs, seed: int) -> Measured:
-        data = setup.training.load()
-        return measure(*chosen(jobs, setup, method, seed, data), data, seed)
-
-    pieces = key(setup, method, what, **also)
-    return Cell(setup.label, name, setting, pieces, measured, setup.seeds, paper or {}, label)

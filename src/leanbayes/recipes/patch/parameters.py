@@ -92,21 +92,10 @@ def cells(preset: str) -> Iterator[Cell]:
     """A row for every network and method; the setting is K."""
     for network in NETWORKS[preset]:
         for method in METHODS:
-            yield Cell(
-                network.model,
-                method,
-                COMPONENTS,
-                key={
-                    "measured": "patch-parameters",
-                    "model": network.model,
-                    "options": dict(network.options),
-                    "method": method,
-                },
-                measure=partial(measured, network, method),
-                seeds=None,
-                paper=_paper(network, method),
-                label=f"{network.model}, {method}",
-            )
+            key = {"measured": "patch-parameters", "model": network.model, "options": dict(network.options)}
+            key |= {"method": method}
+            measure = partial(measured, network, method)
+            yield Cell(network.model, method, COMPONENTS, key, measure, seeds=None, paper=_paper(network, method))
         for method, count in network.cited.items():
             yield Cell(network.model, method, COMPONENTS, seeds=0, paper={"parameters": count})
 
@@ -180,4 +169,4 @@ def _inputs(layer: Any) -> int:
     return int(layer.in_features if isinstance(layer, nn.Linear) else layer.in_channels)
 
 
-EXPERIMENT = Experiment(cells)
+EXPERIMENT = Experiment("patch-parameters", cells)

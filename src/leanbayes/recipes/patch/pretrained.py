@@ -57,15 +57,9 @@ def cells(preset: str) -> Iterator[Cell]:
         found += [(method, size, size, asked.epochs) for method in METHODS for size in asked.perturbations]
         for method, name, size, epochs in found:
             also = {"perturbation": size, "tuned epochs": epochs}
-            yield Cell(
-                setup.label,
-                method,
-                name,
-                key=key(setup, method, "patch-pretrained", **also),
-                measure=partial(measured, setup, replace(setup.of(method), epochs=epochs), size),
-                seeds=setup.seeds,
-                label=f"{method} on a trained {setup.training.model}, perturbation {size:g}, {epochs} epochs",
-            )
+            measure = partial(measured, setup, replace(setup.of(method), epochs=epochs), size)
+            where = key(setup, method, "patch-pretrained", **also)
+            yield Cell(setup.label, method, name, where, measure, setup.seeds)
 
 
 def measured(setup: PatchSetup, training: PatchTraining, size: float, jobs: Jobs, seed: int) -> Metrics:
@@ -90,4 +84,5 @@ def patched(vanilla: nn.Module, training: PatchTraining, perturbation: float, se
     return model
 
 
-EXPERIMENT = Experiment(cells, figure=partial(sweep, title="Patches on a trained network", xlabel="perturbation"))
+FIGURE = partial(sweep, "Patches on a trained network", "perturbation")
+EXPERIMENT = Experiment("patch-pretrained", cells, figure=FIGURE)

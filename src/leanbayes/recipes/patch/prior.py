@@ -54,25 +54,11 @@ def cells(preset: str) -> Iterator[Cell]:
     """A row for every method, and the functions that are drawn for the figure."""
     setup = SETUPS[preset]
     for method in METHODS:
-        yield Cell(
-            "functions",
-            method,
-            setup.hidden,
-            key={"measured": "patch-prior", **asdict(setup), "method": method},
-            measure=partial(measured, setup, method),
-            seeds=setup.seeds,
-            label=f"functions of {method}",
-        )
+        key = {"measured": "patch-prior", **asdict(setup), "method": method}
+        yield Cell("functions", method, setup.hidden, key, partial(measured, setup, method), setup.seeds)
     for method in METHODS[1:3]:
-        yield Cell(
-            "functions",
-            f"{method}, drawn",
-            setup.points,
-            key={"measured": "patch-prior, drawn", **asdict(setup), "method": method},
-            measure=partial(drawn, setup, method),
-            seeds=None,
-            label=f"three functions of {method}",
-        )
+        key = {"measured": "patch-prior, drawn", **asdict(setup), "method": method}
+        yield Cell("functions", f"{method}, drawn", setup.points, key, partial(drawn, setup, method), seeds=None)
 
 
 def grid(setup: PriorSetup, width: float = 10.0) -> list[float]:
@@ -169,4 +155,4 @@ def _correlation(f: Tensor, g: Tensor) -> Tensor:
     return (f * g).mean(1) / (f.square().mean(1) * g.square().mean(1)).sqrt()
 
 
-EXPERIMENT = Experiment(cells, figure=prior)
+EXPERIMENT = Experiment("patch-prior", cells, figure=prior)

@@ -42,7 +42,7 @@ from ...train.recalibrate import recalibrate_
 from ..experiment import Cell, Experiment, Results, grid
 from ..figures.patch import regression
 from ..jobs import Jobs
-from ..results import Measured, Metrics, Point, Row, points_from_names
+from ..results import Measured, Metrics, Point, Row
 from .density import TAU, ceiling, quality, standard_error
 from .splits import Split, Task, splits_of
 from .stack import Schedule, stacked, train, write_back
@@ -135,16 +135,8 @@ def cells(preset: str) -> Iterator[Cell]:
         key |= {"rates": list(setup.rates)} if method == "dropout" else {}
         key |= {"starts": setup.starts, "settled": PASSES} if method in PATCHED else {}
         known = PAPER.get(task.data, {}).get(method)
-        yield Cell(
-            task.data,
-            method,
-            task.epochs,
-            key,
-            partial(_piece, task, method, setup),
-            seeds=None,
-            paper=dict(zip(COLUMNS, known, strict=True)) if known else {},
-            label=f"{task.data}, {method}: {task.splits} splits, {task.epochs} epochs",
-        )
+        paper = dict(zip(COLUMNS, known, strict=True)) if known else {}
+        yield Cell(task.data, method, task.epochs, key, partial(_piece, task, method, setup), seeds=None, paper=paper)
 
 
 def _piece(task: Task, method: str, setup: RegressionSetup, jobs: Jobs, seed: int) -> Measured:
@@ -270,9 +262,4 @@ def _progress(epochs: int, networks: int, tell: Callable[[str], None]) -> Callab
     return told
 
 
-EXPERIMENT = Experiment(
-    cells,
-    rows,
-    partial(regression, ceiling=ceiling(TAU)),
-    old=lambda cell, metrics: {"splits": points_from_names(metrics, r"(?P<split>\d+) (?P<metric>.+)")},
-)
+EXPERIMENT = Experiment("patch-regression", cells, rows, partial(regression, ceiling(TAU)))

@@ -16,13 +16,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...data import DataSet
 from ...predict import predict
 from ..experiment import Cell, Experiment
 from ..figures.patch import sweep
-from ..results import Measured, points_from_names
+from ..jobs import Jobs
+from ..results import Measured
 from ..training import ROWS
-from .networks import PatchSetup, PatchTraining, cell, digits, published, resnet, scores, top
+from .networks import PatchSetup, chosen, digits, key, published, resnet, scores, top
 
 METHODS = {
     "vanilla": "vanilla",
@@ -88,20 +88,10 @@ def cells(preset: str) -> Iterator[Cell]:
     for asked in SETUPS[preset]:
         for name, method in METHODS.items():
             sizes = asked.sizes if name != "vanilla" else (1,)
-            independent = name.endswith("independent")
-            yield cell(
-                asked.setup,
-                method,
-                "patch-samples",
-                f"samples of {name}",
-                name,
-                max(sizes),
-                partial(measured, sizes, asked.limit, independent),
-                paper=partial(_paper, asked.setup.training.model),
-                sizes=list(sizes),
-                images=asked.limit,
-                independent=independent,
-            )
+            also = {"sizes": list(sizes), "images": asked.limit, "independent": name.endswith("independent")}
+            where = key(asked.setup, method, "patch-samples", **also)
+            measure, paper = partial(measured, asked, name, sizes), partial(_paper, asked.setup.training.model)
+            yield Cell(asked.setup.label, name, max(sizes), where, measure, asked.setup.seeds, paper)
 
 
 def _paper(model: str, method: str, size: int) -> Mapping[str, float]:
@@ -109,18 +99,13 @@ def _paper(model: str, method: str, size: int) -> Mapping[str, float]:
     return dict(zip(COLUMNS, known, strict=True)) if known else {}
 
 
-def measured(
-    sizes: tuple[int, ...],
-    limit: int,
-    independent: bool,
-    model: nn.Module,
-    training: PatchTraining,
-    data: DataSet,
-    seed: int,
-) -> Measured:
+def measured(asked: SampleSizes, name: str, sizes: tuple[int, ...], jobs: Jobs, seed: int) -> Measured:
     """Metrics by the number of samples."""
-    inputs, targets = (t[:limit] for t in data.test.tensors)
-    found = prefixes(model, inputs, sizes, seed, False if independent else None)  # None: as the method says
+    data = asked.setup.training.load()
+    model, _ = chosen(jobs, asked.setup, METHODS[name], seed, data)
+    inputs, targets = (t[: asked.limit] for t in data.test.tensors)
+    balanced = False if name.endswith("independent") else None  # None: as the method says
+    found = prefixes(model, inputs, sizes, seed, balanced)
     each = [{"setting": n, **scores(probs, targets), "top-5": top(probs, targets)} for n, probs in found.items()]
     return {"rows": each}
 
@@ -139,8 +124,4 @@ def prefixes(
     return {size: torch.cat(blocks) for size, blocks in parts.items()}
 
 
-EXPERIMENT = Experiment(
-    cells,
-    figure=partial(sweep, title="What more samples are worth", xlabel="samples"),
-    old=lambda cell, metrics: {"rows": points_from_names(metrics, r"(?P<setting>\d+) (?P<metric>.+)")},
-)
+EXPERIMENT = Experiment("patch-samples", cells, figure=partial(sweep, "What more samples are worth", "samples"))

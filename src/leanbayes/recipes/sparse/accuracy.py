@@ -22,7 +22,7 @@ from ...data import DataSet
 from ..experiment import Cell, Experiment
 from ..results import Metrics
 from .measures import pruned_, quality, size
-from .networks import SparseSetup, SparseTraining, cell, digits, lenet, published, resnet
+from .networks import SparseSetup, SparseTraining, digits, lenet, published, resnet
 
 SETUPS: dict[str, tuple[SparseSetup, ...]] = {
     "smoke": (digits(),),
@@ -82,16 +82,16 @@ def cells(preset: str) -> Iterator[Cell]:
     for setup in SETUPS[preset]:
         data = setup.training.data
         for name, (training, seeds) in contestants(setup).items():
-            measure, paper = partial(measured, training=training), PAPER.get(data, {}).get(name)
-            yield cell(setup, training, name, name, training.epochs, measure=measure, seeds=seeds, paper=paper)
+            measure, paper = partial(measured, training), PAPER.get(data, {}).get(name)
+            yield setup.cell(training, name, name, training.epochs, measure=measure, seeds=seeds, paper=paper)
         for name, figures in CITED.get(data, {}).items() if preset == "paper" else ():
             yield Cell(data, name, setup.training.epochs, seeds=0, paper=figures)
 
 
-def measured(model: nn.Module, data: DataSet, training: SparseTraining, samples: int, seed: int) -> Metrics:
+def measured(training: SparseTraining, model: nn.Module, data: DataSet, samples: int, seed: int) -> Metrics:
     """Accuracy, calibration, size and cost; of the pruned network where the method prunes."""
     pruned_(model)
     return {**quality(model, data, samples, seed), **size(model, data, training)}
 
 
-EXPERIMENT = Experiment(cells)
+EXPERIMENT = Experiment("sparse-accuracy", cells)

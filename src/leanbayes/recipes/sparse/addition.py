@@ -11,7 +11,7 @@ from typing import Any
 
 from ..experiment import Cell, Experiment
 from ..figures.sparse import bars
-from .networks import SparseSetup, cell, digits, mlp, published
+from .networks import SparseSetup, digits, mlp, published
 
 SETUPS: dict[str, SparseSetup] = {"smoke": digits(), "cpu": mlp(), "paper": published("cifar100")}
 
@@ -23,16 +23,11 @@ def cells(preset: str) -> Iterator[Cell]:
     choices: list[tuple[str, int, dict[str, Any]]] = [("one draw", 1, {}), ("at the means", 1, {"addition": "mean"})]
     choices += [("several steps", k, {"addition": "steps", "addition_steps": k}) for k in several]
     for name, passes, options in choices:
-        yield cell(setup, setup.subspace(0.1, **options), f"{name} ({passes})", name, passes)
-
-
-def figure(result: Mapping[str, Any]) -> str:
-    """Figure 3, left, as SVG: a bar for every criterion, its spread over seeds on it."""
-    return bars(result, "Criteria for addition", _name)
+        yield setup.cell(setup.subspace(0.1, **options), f"{name} ({passes})", name, passes)
 
 
 def _name(row: Mapping[str, Any]) -> str:
     return f"{row['setting']} steps" if row["method"] == "several steps" else row["method"]
 
 
-EXPERIMENT = Experiment(cells, figure=figure)
+EXPERIMENT = Experiment("sparse-addition", cells, figure=bars("Criteria for addition", _name))

@@ -18,9 +18,9 @@ from ...data import DataSet
 from ..corrupted import corrupted_tests
 from ..experiment import Cell, Experiment
 from ..figures.sparse import lines
-from ..results import Measured, Metrics, points_from_names
+from ..results import Measured, Metrics
 from .measures import predicted, scores
-from .networks import SparseSetup, cell, digits, lenet, published, resnet
+from .networks import SparseSetup, digits, lenet, published, resnet
 
 
 @dataclass(frozen=True)
@@ -56,11 +56,11 @@ def cells(preset: str) -> Iterator[Cell]:
             ("RigL", setup.rigl(density)),
             ("sparse subspace", setup.subspace(density)),
         ):
-            measure = partial(measured, asked=asked)
-            yield cell(setup, training, f"{name}, corrupted", name, density, measure=measure, **also)
+            measure = partial(measured, asked)
+            yield setup.cell(training, f"{name}, corrupted", name, density, measure, **also)
 
 
-def measured(model: nn.Module, data: DataSet, asked: CorruptedSetup, samples: int, seed: int) -> Measured:
+def measured(asked: CorruptedSetup, model: nn.Module, data: DataSet, samples: int, seed: int) -> Measured:
     """All metrics by severity, the mean over corruptions."""
     found: dict[int, list[Metrics]] = {}
     for _, severity, x, y in corrupted_tests(data, asked.limit, asked.names, asked.severities):
@@ -72,10 +72,5 @@ def _mean(each: list[Metrics]) -> Metrics:
     return {name: sum(one[name] for one in each) / len(each) for name in each[0]}
 
 
-EXPERIMENT = Experiment(
-    cells,
-    figure=partial(
-        lines, title="Corrupted test images", xlabel="severity", x=float, metrics=("accuracy", "nll", "ece")
-    ),
-    old=lambda cell, metrics: {"rows": points_from_names(metrics, r"(?P<setting>\d) (?P<metric>.+)")},
-)
+FIGURE = lines("Corrupted test images", "severity", ("accuracy", "nll", "ece"))
+EXPERIMENT = Experiment("sparse-corruption", cells, figure=FIGURE)

@@ -27,7 +27,7 @@ from ...cost import cost, training_bytes
 from ..experiment import Cell, Experiment
 from ..figures.sparse import lines
 from ..jobs import Jobs
-from ..results import Measured, Metrics, points_from_names
+from ..results import Measured
 from ..timing import in_turns, times_as_long
 from .networks import SparseSetup, SparseTraining, digits, lenet, published, resnet
 
@@ -114,22 +114,5 @@ def _stepper(training: SparseTraining, batch: int) -> tuple[Callable[[], None], 
     return step, model, chosen, x
 
 
-def _old(cell: Cell, metrics: Metrics) -> Measured:
-    names = "seconds|x dense VI|x plain|bytes|share of bytes|nominal share|compiled"
-    pattern = rf"(?P<method>.+?)(?:, (?P<setting>[\d.]+))? (?P<metric>{names})"
-    return {"rows": points_from_names(metrics, pattern, setting=1.0)}
-
-
-EXPERIMENT = Experiment(
-    cells,
-    figure=partial(
-        lines,
-        title="Cost by density",
-        xlabel="density",
-        x=float,
-        metrics=("x dense VI", "share of bytes"),
-        methods=("sparse subspace",),
-        log=True,
-    ),
-    old=_old,
-)
+FIGURE = lines("Cost by density", "density", ("x dense VI", "share of bytes"), ("sparse subspace",), log=True)
+EXPERIMENT = Experiment("sparse-cost", cells, figure=FIGURE)

@@ -35,9 +35,9 @@ from ...train.subspace import replacement_rate
 from ..experiment import Cell, Experiment, Results, rows_of_cells
 from ..figures.sparse import curves, matrix
 from ..jobs import Jobs
-from ..results import Measured, Metrics, Row, points_as_rows, points_from_names
+from ..results import Measured, Metrics, Row, points_as_rows
 from ..training import trained_network
-from .networks import SparseSetup, SparseTraining, cell, digits, mlp, published
+from .networks import SparseSetup, SparseTraining, digits, mlp, published
 
 SETUPS: dict[str, SparseSetup] = {"smoke": digits(), "cpu": mlp(seeds=2), "paper": published("cifar100")}
 STDS = (0.001, 0.003, 0.01)
@@ -66,22 +66,15 @@ def cells(preset: str) -> Iterator[Cell]:
     """
     setup = SETUPS[preset]
     watched = setup.subspace(DENSITY, std=STDS[-1])
-    yield Cell(
-        setup.label,
-        "average IoU",
-        "first five criteria",
-        key={**watched.key(), "measured": "overlap of removal criteria"},
-        measure=partial(overlaps, watched),
-        seeds=setup.seeds,
-        paper=_paper if preset == "paper" else {},
-        label=f"overlap of criteria on {setup.label}",
-    )
+    key, measure = {**watched.key(), "measured": "overlap of removal criteria"}, partial(overlaps, watched)
+    paper: Any = _paper if preset == "paper" else {}
+    yield Cell(setup.label, "average IoU", "first five criteria", key, measure, setup.seeds, paper)
     for std in STDS[2:] if preset == "smoke" else STDS:
         dense = setup.dense(std)
         found = {"dense VI": dense, "dense VI, no warm-up": replace(dense, warmup=0.0)}
         found |= {name: setup.subspace(DENSITY, removal=name, std=std) for name in REMOVALS}
         for name, training in found.items():
-            yield cell(setup, training, f"{name}, sigma {std:g}", name, std)
+            yield setup.cell(training, f"{name}, sigma {std:g}", name, std)
 
 
 def rows(results: Results) -> list[Row]:
@@ -110,14 +103,6 @@ def overlaps(training: SparseTraining, jobs: Jobs, seed: int) -> Measured:
     five = [f"removed {a} & {b}" for a, b in combinations(FIRST_FIVE, 2)]
     average = [{"step": step, "removed": sum(values[name] for name in five) / len(five)} for step, values in seen]
     return {"average IoU": average, "rows": found}
-
-
-def _old(cell: Cell, metrics: Metrics) -> Measured:
-    if cell.method != "average IoU":
-        return metrics
-    average = [{"step": int(name.split()[1]), "removed": v} for name, v in metrics.items() if name[:7] == "update "]
-    pairs = points_from_names(metrics, r"(?P<method>start|middle|end) (?P<metric>removed|kept) (?P<setting>.+)")
-    return {"average IoU": average, "rows": [{**pair, "method": f"IoU at the {pair['method']}"} for pair in pairs]}
 
 
 class Overlaps:
@@ -190,7 +175,7 @@ def figure(result: Mapping[str, Any]) -> str:
     rows = [row for row in result["rows"] if row["metrics"]]
     named = [row for row in rows if row["method"] in ("dense VI", "dense VI, no warm-up", *REMOVALS)]
     with canvas(5, width=5.6, height=21.5, ratios=[3.0, 4.4, 4.4, 4.4, 2.4]) as (drawn, (top, *middle, bottom)):
-        spoken = [curves(top, named, float, "accuracy", log=True)]
+        spoken = [curves(top, named, "accuracy", log=True)]
         top.set_xlabel("sigma at the start")
         legend(top)
         for ax, stage in zip(middle, STAGES, strict=True):
@@ -203,9 +188,9 @@ def figure(result: Mapping[str, Any]) -> str:
             values = [[overlap.get(f"{a} & {b}", overlap.get(f"{b} & {a}", 1.0)) for b in names] for a in names]
             shown = [*REMOVALS, "published"]
             spoken.append(matrix(ax, values, shown, f"IoU of what is removed, {stage} of training"))
-        spoken.append(curves(bottom, points_as_rows(result["rows"], "average IoU"), float, "removed"))
+        spoken.append(curves(bottom, points_as_rows(result["rows"], "average IoU"), "removed"))
         bottom.set(xlabel="step", ylabel="average IoU", ylim=(0, 1.02))
         return svg(drawn, "Removal criteria", "; ".join(spoken))
 
 
-EXPERIMENT = Experiment(cells, rows, figure, _old)
+EXPERIMENT = Experiment("sparse-criteria", cells, rows, figure)

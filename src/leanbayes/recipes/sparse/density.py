@@ -8,11 +8,10 @@ ResNet would take too long there.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from functools import partial
 
 from ..experiment import Cell, Experiment
 from ..figures.sparse import lines
-from .networks import SparseSetup, cell, digits, lenet, mlp, published
+from .networks import SparseSetup, digits, lenet, mlp, published
 
 DENSITIES = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
 SETUPS: dict[str, tuple[SparseSetup, ...]] = {
@@ -30,11 +29,9 @@ def cells(preset: str) -> Iterator[Cell]:
         found += [("sparse subspace", density, setup.subspace(density)) for density in densities]
         found += [("RigL", density, setup.rigl(density)) for density in densities]
         for name, density, training in found:
-            yield cell(setup, training, f"{name} at {density:.0%}", name, density)
+            yield setup.cell(training, f"{name} at {density:.0%}", name, density)
 
 
 # what happens beyond 90 % sparsity needs a logarithmic axis
-FIGURE = partial(
-    lines, title="Accuracy against density", xlabel="density", x=float, metrics=("accuracy", "ece"), log=True
-)
-EXPERIMENT = Experiment(cells, figure=FIGURE)
+FIGURE = lines("Accuracy against density", "density", ("accuracy", "ece"), log=True)
+EXPERIMENT = Experiment("sparse-density", cells, figure=FIGURE)

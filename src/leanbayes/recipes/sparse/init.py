@@ -12,7 +12,7 @@ from typing import Any
 
 from ..experiment import Cell, Experiment
 from ..figures.sparse import bars
-from .networks import SparseSetup, SparseTraining, cell, digits, mlp, published
+from .networks import SparseSetup, SparseTraining, digits, mlp, published
 
 SETUPS: dict[str, SparseSetup] = {"smoke": digits(), "cpu": mlp(), "paper": published("cifar100")}
 CONSTANTS = (1e-5, 1e-4, 1e-3, 1e-2)
@@ -29,12 +29,7 @@ def cells(preset: str) -> Iterator[Cell]:
     found.append(("dense VI", "none new", setup.dense()))
     found.append(("dense VI, no warm-up", "none new", replace(setup.dense(), warmup=0.0)))
     for name, which, training in found:
-        yield cell(setup, training, f"{name} ({which})", name, which)
-
-
-def figure(result: Mapping[str, Any]) -> str:
-    """Figure 3, right, as SVG: a bar for every choice, its spread over seeds on it."""
-    return bars(result, "Sigma of new weights", _name)
+        yield setup.cell(training, f"{name} ({which})", name, which)
 
 
 def _name(row: Mapping[str, Any]) -> str:
@@ -42,4 +37,4 @@ def _name(row: Mapping[str, Any]) -> str:
     return f"{row['method']} of {row['setting']:g}" if constant else row["method"]
 
 
-EXPERIMENT = Experiment(cells, figure=figure)
+EXPERIMENT = Experiment("sparse-init", cells, figure=bars("Sigma of new weights", _name))

@@ -13,7 +13,6 @@ the data shrink. What their paper calls ECE is `classwise_l2`; `ece` is Guo's, w
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,9 +26,7 @@ from ...posteriors import Gaussian
 from ...priors import Normal
 from ...train.schedules import warmup
 from ..experiment import Cell
-from ..jobs import Jobs
-from ..results import Measured
-from ..training import Training, split_parameters, trained_network
+from ..training import Training, network_cell, split_parameters
 from .measures import quality
 
 SCALES = (".rho", ".scale.loc", ".scale.log_std")  # parameters that set the noise
@@ -109,6 +106,18 @@ class SparseSetup:
     def label(self) -> str:
         """What a table calls it."""
         return f"{self.training.data}, {self.network}" if self.network else self.training.data
+
+    def cell(
+        self, training: SparseTraining, what: str, method: str, setting: Any, measure: Any = quality, **options: Any
+    ) -> Cell:
+        """The network of a training, measured by ``measure(model, data, samples, seed)``.
+
+        what: the name of the measurement. options: those of `network_cell`.
+        """
+        options = {"seeds": self.seeds, "measured": what, "samples": self.samples, **options}
+        return network_cell(
+            self.label, training, method, setting, lambda *given: measure(*given[:2], self.samples, given[2]), **options
+        )
 
     def subspace(self, density: float, **changes: Any) -> SparseTraining:
         """Sparse subspace VI; changes are fields of the method."""
@@ -208,37 +217,3 @@ def published(data: str = "cifar10", **changes: Any) -> SparseSetup:
     """ResNet-18 for 200 epochs."""
     training = SparseTraining(data, "resnet18_cifar", epochs=200, augment=True, init_std=0.01)
     return replace(SparseSetup(training, stem="conv1"), **changes)
-
-
-def cell(
-    setup: SparseSetup,
-    training: SparseTraining,
-    what: str,
-    method: str,
-    setting: Any,
-    *,
-    measure: Callable[..., Measured] = quality,
-    seeds: int | None = None,
-    paper: Mapping[str, float] | None = None,
-    **also: Any,
-) -> Cell:
-    """A network trained as told, or read back from another experiment, and measured.
-
-    what: names the piece. measure: is given the model, its data, and samples and seed by name. seeds: those of the
-    setup by default. also: what else the measurements depend on.
-    """
-
-    def measured(jobs: Jobs, seed: int) -> Measured:
-        data = training.load()
-        return measure(trained_network(jobs, training, seed, data), data, samples=setup.samples, seed=seed)
-
-    return Cell(
-        setup.label,
-        method,
-        setting,
-        key={**training.key(), "measured": what, "samples": setup.samples, **also},
-        measure=measured,
-        seeds=setup.seeds if seeds is None else seeds,
-        paper=paper or {},
-        label=f"{what} on {setup.label}",
-    )

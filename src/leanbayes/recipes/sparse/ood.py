@@ -18,7 +18,7 @@ from ...evaluate.metrics.ood import aupr, auroc
 from ..experiment import Cell, Experiment
 from ..results import Metrics
 from .measures import predicted, quality
-from .networks import SparseSetup, cell, digits, lenet, published, resnet
+from .networks import SparseSetup, digits, lenet, published, resnet
 
 
 @dataclass(frozen=True)
@@ -61,22 +61,13 @@ def cells(preset: str) -> Iterator[Cell]:
             ("RigL", density, setup.rigl(density)),
             ("sparse subspace", density, setup.subspace(density)),
         ):
-            yield cell(
-                setup,
-                training,
-                f"{name}, other data",
-                name,
-                share,
-                measure=partial(measured, asked=asked),
-                paper=known.get(name),
-                others=list(asked.others),
-                others_limit=asked.limit,
-            )
+            also = {"others": list(asked.others), "others_limit": asked.limit, "paper": known.get(name)}
+            yield setup.cell(training, f"{name}, other data", name, share, partial(measured, asked), **also)
         if preset == "paper":
             yield Cell(data, "mBNN (cited)", density, seeds=0, paper=known["mBNN (cited)"])
 
 
-def measured(model: nn.Module, data: DataSet, asked: OtherData, samples: int, seed: int) -> Metrics:
+def measured(asked: OtherData, model: nn.Module, data: DataSet, samples: int, seed: int) -> Metrics:
     """Quality on the test part, and how well the entropy of the predictive tells each of the other sets."""
     inside = predicted(model, data.test.tensors[0], samples, seed).entropy
     found = quality(model, data, samples, seed)
@@ -87,4 +78,4 @@ def measured(model: nn.Module, data: DataSet, asked: OtherData, samples: int, se
     return found
 
 
-EXPERIMENT = Experiment(cells)
+EXPERIMENT = Experiment("sparse-ood", cells)

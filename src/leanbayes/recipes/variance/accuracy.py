@@ -64,4 +64,4 @@ def measured(model: nn.Module, data: DataSet, samples: int, seed: int) -> Metric
     return {**found, **swapped_accuracy(model, data, samples, seed), **recalibrated_accuracy(model, data), **alphas}
 
 
-EXPERIMENT = Experiment(lambda preset: cells(lines(preset), measured))
+EXPERIMENT = Experiment("variance-accuracy", lambda preset: cells(lines(preset), measured))

@@ -27,7 +27,7 @@ from ...methods import Dropout, Ensemble, Method, Variance
 from ..experiment import Cell, Experiment, Results, rows_of_cells
 from ..figures.attack import attacks
 from ..jobs import Jobs
-from ..results import Measured, Point, Row, points_from_names
+from ..results import Measured, Point, Row
 from ..training import Training
 
 FAMILIES = {
@@ -99,16 +99,8 @@ def cells(preset: str) -> Iterator[Cell]:
     setup = SETUPS[preset]
     attack = {"step": setup.step, "iterations": setup.iterations, "samples": setup.samples, "limit": setup.limit}
     for family in FAMILIES:
-        trained = training(setup, family)
-        yield Cell(
-            setup.training.data,
-            family,
-            "iterations",
-            key={"measured": "attack", "family": family, "run": trained.key(0), **attack},
-            measure=partial(measured, setup, family),
-            seeds=setup.seeds,
-            label=f"{family} on {setup.training.data}",
-        )
+        key = {"measured": "attack", "family": family, "run": training(setup, family).key(0), **attack}
+        yield Cell(setup.training.data, family, "attacked", key, partial(measured, setup, family), setup.seeds)
 
 
 def rows(results: Results) -> list[Row]:
@@ -161,9 +153,4 @@ def _attacked(setup: AttackSetup, model: nn.Module, data: DataSet, seed: int, me
     return attack(model, images, config, pixels=pixels, task="classification", progress=False).curve
 
 
-EXPERIMENT = Experiment(
-    cells,
-    rows,
-    attacks,
-    old=lambda cell, metrics: {"rows": points_from_names(metrics, r"(?P<method>.+?) (?P<setting>\d+) (?P<metric>.+)")},
-)
+EXPERIMENT = Experiment("variance-attack", cells, rows, attacks)

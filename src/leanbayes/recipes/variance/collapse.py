@@ -37,7 +37,7 @@ from ...undisturbed import undisturbed
 from ..experiment import Cell, Experiment
 from ..figures import transition
 from ..jobs import Jobs
-from ..results import Measured, Metrics, points_from_names
+from ..results import Measured, Metrics
 from ..training import Training, linear_decay
 from .measures import accuracy, procedures, swapped_accuracy
 from .networks import Line, cell, checkpoint_options
@@ -101,14 +101,9 @@ def cells(preset: str) -> Iterator[Cell]:
     if setup.features is not None:
         yield from _fixed(setup, setup.features)
     if (long := setup.long) is not None:
-        yield Cell(
-            long.data,
-            f"from log alpha {_start(setup, long):g}",
-            long.epochs,
-            key={**long.key(), "measured": "long run", "every": setup.every, "samples": setup.samples},
-            measure=partial(recorded, setup, long),
-            label=f"{long.epochs} epochs on {long.data}",
-        )
+        key = {**long.key(), "measured": "long run", "every": setup.every, "samples": setup.samples}
+        name = f"from log alpha {_start(setup, long):g}"
+        yield Cell(long.data, name, long.epochs, key, partial(recorded, setup, long))
 
 
 def _fixed(setup: CollapseSetup, training: Training) -> Iterator[Cell]:
@@ -120,14 +115,9 @@ def _fixed(setup: CollapseSetup, training: Training) -> Iterator[Cell]:
 
     for log_alpha in setup.fixed:
         key = {"measured": "fixed alpha", **training.key(), "layer": setup.layer, "log_alpha": log_alpha}
-        yield Cell(
-            training.data,
-            "fixed alpha",
-            log_alpha,
-            key={**key, "head epochs": setup.epochs, "samples": setup.samples},
-            measure=partial(one_alpha, setup, training, features, log_alpha),
-            label=f"fixed log alpha {log_alpha:g} on {training.data}",
-        )
+        key |= {"head epochs": setup.epochs, "samples": setup.samples}
+        measure = partial(one_alpha, setup, training, features, log_alpha)
+        yield Cell(training.data, "fixed alpha", log_alpha, key, measure)
 
 
 def figure(result: Mapping[str, Any]) -> str:
@@ -266,10 +256,4 @@ def _start(setup: CollapseSetup, training: Training) -> float:
     return training.methods[setup.layer].log_alpha  # type: ignore[attr-defined]
 
 
-def _old(cell: Cell, metrics: Metrics) -> Measured:
-    if not cell.method.startswith("from log alpha"):
-        return metrics
-    return {"rows": points_from_names(metrics, r"(?P<setting>\d+) (?P<metric>.+)")}
-
-
-EXPERIMENT = Experiment(cells, figure=figure, old=_old)
+EXPERIMENT = Experiment("variance-collapse", cells, figure=figure)

@@ -33,7 +33,7 @@ from ...train.transition import Transition
 from ..experiment import Cell, Experiment
 from ..figures import transition
 from ..jobs import Jobs
-from ..results import Measured, Metrics, Point, points_from_names
+from ..results import Measured, Point
 from ..training import Training
 from .measures import accuracy
 from .networks import checkpoint_options
@@ -88,8 +88,7 @@ def cells(preset: str) -> Iterator[Cell]:
     training = setup.training
     key = {**training.key(), "drive": setup.drive, "every": setup.every, "curvature": setup.curvature}
     key |= {"measured": "criterion", "samples": setup.samples, "shares": setup.shares}
-    label = f"{training.epochs} epochs on {training.data}"
-    yield Cell(training.data, "variance layer", training.epochs, key, partial(measured, setup), label=label)
+    yield Cell(training.data, "variance layer", training.epochs, key, partial(measured, setup))
 
 
 def measured(setup: CriterionSetup, jobs: Jobs, seed: int) -> Measured:
@@ -110,7 +109,7 @@ def measured(setup: CriterionSetup, jobs: Jobs, seed: int) -> Measured:
     model = training.train(seed, training.load(), callbacks=[*drive, watch], **checkpoint_options(jobs, "run"))
     scores = kappa(model, some, layers=[setup.layer], num_data=len(inputs), progress=False)
     return {
-        "epochs": records(watch.rows, setup.layer),
+        "epoch": records(watch.rows, setup.layer),
         "histogram": histogram(watch.rows, f"{setup.layer}.weight"),
         **sparse_ensembles(model, data, scores, setup),
     }
@@ -182,7 +181,7 @@ def histogram(watched: Sequence[Mapping[str, Any]], name: str) -> list[Point]:
     chosen = {phase: record["kappa"][name] for phase, record in phases(watched).items()}
     counts = {phase: shown["counts"] for phase, shown in chosen.items()}
     return [
-        {"log10 kappa": edge, **{phase: each[number] for phase, each in counts.items()}}
+        {"edge": edge, **{phase: each[number] for phase, each in counts.items()}}
         for number, edge in enumerate(next(iter(chosen.values()))["edges"][:-1])
         if any(each[number] for each in counts.values())
     ]
@@ -214,32 +213,22 @@ def sparse_ensembles(
 def figure(result: Mapping[str, Any]) -> str:
     """The result as an SVG: figures 3, 4 and 5 from top to bottom."""
     found = {name: [_means(point) for point in points] for name, points in result["rows"][0]["curves"].items()}
-    lows = [line["log10 kappa"] for line in found["histogram"]]
+    lows = [line["edge"] for line in found["histogram"]]
     # bins without weights were left out
     edges = [min(lows) + 0.5 * number for number in range(round(2 * (max(lows) - min(lows))) + 2)]
-    counts = {line["log10 kappa"]: line for line in found["histogram"]}
+    counts = {line["edge"]: line for line in found["histogram"]}
     shown: dict[str, dict[str, Any]] = {
         name: {"edges": edges, "counts": [counts.get(edge, {}).get(name, 0.0) for edge in edges[:-1]]}
         for name in ("before", "during", "after")
         if name in found["histogram"][0]
     }
-    above = [(record["epoch"], record["above kappa_0"]) for record in found["epochs"]]
+    above = [(record["epoch"], record["above kappa_0"]) for record in found["epoch"]]
     curves = {name: found[name] for name in REMOVALS[:2]}
-    return transition.criterion(found["epochs"], above, shown, found["epochs"][0]["log10 kappa_0"], curves)
+    return transition.criterion(found["epoch"], above, shown, found["epoch"][0]["log10 kappa_0"], curves)
 
 
 def _means(point: Mapping[str, Any]) -> dict[str, float]:
     return {name: value["mean"] if isinstance(value, dict) else value for name, value in point.items()}
 
 
-def _old(cell: Cell, metrics: Metrics) -> Measured:
-    coordinates = {"epoch": "epoch", "histogram": "log10 kappa", **dict.fromkeys(REMOVALS, "share")}
-    found: dict[str, list[Point]] = {}
-    for kind, coordinate in coordinates.items():
-        points = points_from_names(metrics, rf"{kind}\|(?P<at>[^|]+)\|(?P<metric>.+)")
-        name = "epochs" if kind == "epoch" else kind
-        found[name] = [{coordinate: point.pop("at"), **point} for point in points]
-    return found
-
-
-EXPERIMENT = Experiment(cells, figure=figure, old=_old)
+EXPERIMENT = Experiment("variance-criterion", cells, figure=figure)

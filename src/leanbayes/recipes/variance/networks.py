@@ -9,14 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any
 
+from torch import nn
+
+from ...data import DataSet
 from ...methods import Dropout, Method
 from ..experiment import Cell
 from ..jobs import Jobs
 from ..results import Measured
-from ..training import Training
+from ..training import Training, network_cell
 
 DENSE: dict[str, Any] = {"batch_norm": True, "bias": False}  # LeNet-5 as run with one variance layer
 FOUR: dict[str, Any] = {"batch_norm": "dense"}  # and with four
@@ -58,33 +60,19 @@ def vgg(methods: Mapping[str, Method], preset: str, **options: Any) -> Training:
 
 
 def cells(lines: Mapping[str, Line], measure: Callable[..., Measured]) -> Iterator[Cell]:
-    """A cell for every line: the setting is the number of epochs.
-
-    measure: is given the trained model, its data, and samples and seed by name.
-    """
+    """A cell for every line; the setting is the number of epochs."""
     for name, line in lines.items():
         yield cell(line, name, name, line.training.epochs, measure)
 
 
 def cell(line: Line, what: str, method: str, setting: Any, measure: Callable[..., Measured]) -> Cell:
-    """A network, trained and measured; what: the name of the piece."""
-    training = line.training
-    return Cell(
-        training.data,
-        method,
-        setting,
-        key={**training.key(), "measured": what, "samples": line.samples},
-        measure=partial(train_and_measure, line, measure),
-        seeds=line.seeds,
-        paper=line.paper,
-        label=f"{what} on {training.data}",
-    )
+    """The network of a line, measured by ``measure(model, data, samples, seed)``; what: the name of the measurement."""
 
+    def measured(model: nn.Module, data: DataSet, seed: int) -> Measured:
+        return measure(model, data, line.samples, seed)
 
-def train_and_measure(line: Line, measure: Callable[..., Measured], jobs: Jobs, seed: int) -> Measured:
-    """What a newly trained network measures."""
-    data = line.training.load()
-    return measure(line.training.train(seed, data), data, samples=line.samples, seed=seed)
+    also = {"measured": what, "samples": line.samples}
+    return network_cell(line.training.data, line.training, method, setting, measured, line.seeds, line.paper, **also)
 
 
 def checkpoint_options(jobs: Jobs, name: str) -> dict[str, Any]:

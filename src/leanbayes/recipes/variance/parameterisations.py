@@ -46,4 +46,4 @@ def measured(model: nn.Module, data: DataSet, samples: int, seed: int) -> Metric
     }
 
 
-EXPERIMENT = Experiment(lambda preset: cells(lines(preset), measured))
+EXPERIMENT = Experiment("variance-parameterisations", lambda preset: cells(lines(preset), measured))

@@ -42,4 +42,4 @@ def measured(model: nn.Module, data: DataSet, samples: int, seed: int) -> Metric
     }
 
 
-EXPERIMENT = Experiment(lambda preset: cells(lines(preset), measured))
+EXPERIMENT = Experiment("variance-prior", lambda preset: cells(lines(preset), measured))

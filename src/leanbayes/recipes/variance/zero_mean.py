@@ -25,4 +25,4 @@ def lines(preset: str) -> dict[str, Line]:
     }
 
 
-EXPERIMENT = Experiment(lambda preset: cells(lines(preset), procedures))
+EXPERIMENT = Experiment("variance-zero-mean", lambda preset: cells(lines(preset), procedures))

@@ -1,4 +1,4 @@
-"""Results of the first version: rewritten without loss, and every result in the repository can be drawn."""
+"""Pieces and results of the first version: converted without loss; every result in the repository can be drawn."""
 
 import copy
 import json
@@ -8,8 +8,9 @@ from xml.etree import ElementTree
 import pytest
 
 from leanbayes.recipes.catalogue import find
+from leanbayes.recipes.experiment import Cell
+from leanbayes.recipes.old_format import main, measurements, upgrade
 from leanbayes.recipes.table import result_table
-from leanbayes.recipes.upgrade import main, upgrade
 
 RESULTS = sorted((Path(__file__).parents[2] / "results").glob("*.json"))
 
@@ -67,9 +68,60 @@ def test_no_number_is_lost(name):
             "patch-prior": {"functions": [-1.0, 1.0]},
             "nested-tails": {"tails": [1, 2]},
             "sparse-criteria": {"average IoU": [25]},
-            "variance-criterion": {"epochs": [1], "histogram": [-2.5], "zeroed": [0.5], "by variance": [0.5]},
+            "variance-criterion": {"epoch": [1], "histogram": [-2.5], "zeroed": [0.5], "by variance": [0.5]},
         }[name]
     )
+
+
+@pytest.mark.parametrize(
+    ("recipe", "metrics", "found"),
+    [
+        ("sparse-init", {"nll": 1.0}, {"nll": 1.0}),
+        (
+            "patch-calibration",
+            {"nll": 1.0, "temperature|nll": 0.9, "bin|1|share": 0.7, "bin|1|accuracy": 0.9},
+            {
+                "nll": 1.0,
+                "rows": [{"method": "vanilla, temperature", "nll": 0.9}],
+                "calibration": [{"edge": 1.0, "share": 0.7, "accuracy": 0.9}],
+            },
+        ),
+        (
+            "baselines",
+            {"nll": 1.0, "1 nll": 2.0},
+            {"rows": [{"method": "nested, width 25 %", "nll": 1.0}, {"method": "nested, width 100 %", "nll": 2.0}]},
+        ),
+        (
+            "nested-tails",
+            {"conv2 1": 0.4, "conv2 2": 0.6},
+            {"conv2": [{"node": 1, "probability": 0.4}, {"node": 2, "probability": 0.6}]},
+        ),
+        ("patch-corruptions", {"fog|3|nll": 1.0}, {"corruptions": [{"corruption": "fog", "severity": 3, "nll": 1.0}]}),
+        (
+            "sparse-criteria",
+            {"start kept mean & snr": 0.5, "update 25": 0.25},
+            {
+                "rows": [{"method": "IoU at the start", "setting": "mean & snr", "kept": 0.5}],
+                "average IoU": [{"step": 25, "removed": 0.25}],
+            },
+        ),
+        (
+            "sparse-cost",
+            {"dense VI x dense VI": 1.0, "sparse subspace, 0.1 bytes": 9.0},
+            {
+                "rows": [
+                    {"method": "dense VI", "x dense VI": 1.0},
+                    {"method": "sparse subspace", "setting": 0.1, "bytes": 9.0},
+                ]
+            },
+        ),
+        ("variance-criterion", {"histogram|-2.5|before": 7.0}, {"histogram": [{"edge": -2.5, "before": 7.0}]}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_names_of_metrics_become_coordinates(recipe, metrics, found):
+    cell = Cell("d", "nested", 1, {"widths": [0.25, 1.0]})
+    assert measurements(recipe, cell, metrics) == found
 
 
 def test_files_are_rewritten_once(tmp_path, capsys):
