@@ -23,7 +23,6 @@ def words(drawn: str) -> str:
         ),
         (nested.downhill(nested.downhill_samples(8)), ("temperature 0.1", "temperature 2", "node")),
         (nested.downhill({1.0: [[1.0, 0.5]]}), ("temperature 1",)),
-        (nested.against_width({"BN3": [(0.25, 0.8), (1.0, 0.9)]}, "accuracy", True), ("BN3", "100 %", "0.9 at 100%")),
     ],
 )
 def test_figures_say_what_they_show(drawn, expected):

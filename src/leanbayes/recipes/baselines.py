@@ -17,7 +17,6 @@ from torch.utils.data import DataLoader
 import leanbayes as lb
 
 from ..data import load, loaders
-from ..evaluate import Evaluation
 from ..methods import Dropout, Ensemble, MeanField, Method, Nested, Patch, SparseSubspace, Variance, VariationalDropout
 from ..models import build
 from ..models.auto import fitting
@@ -104,7 +103,7 @@ def measured(name: str, setup: BaselineSetup, jobs: Jobs, seed: int) -> Measured
     return {"rows": [{"method": row, **metrics} for row, metrics in zip(rows, found, strict=True)]}
 
 
-def headline(result: Evaluation) -> Metrics:
+def headline(result: lb.Evaluation) -> Metrics:
     """The metrics of the table."""
     ranks = {
         f"{key.removeprefix('ood.').removesuffix('.entropy.auroc')} AUROC": value
@@ -115,7 +114,7 @@ def headline(result: Evaluation) -> Metrics:
     return {**quality, **ranks, "parameters": float(result.cost["parameters"])}
 
 
-def train_and_evaluate(name: str, setup: BaselineSetup, seed: int, *, progress: bool = True) -> Iterator[Evaluation]:
+def train_and_evaluate(name: str, setup: BaselineSetup, seed: int, *, progress: bool = True) -> Iterator[lb.Evaluation]:
     """One contestant, trained from scratch and evaluated on the test data, at each of its widths."""
     contestant, data = CONTESTANTS[name], load(setup.data)
     parts = loaders(data, setup.batch_size)

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Sequence
 
 from torch import Tensor
 
+import leanbayes as lb
+
 from ..data import DataSet
 from ..evaluate.corruption import Corruptions, cells, corrupted
-from ..evaluate.pixels import Pixels
 
 
 def corrupted_tests(
@@ -19,7 +20,7 @@ def corrupted_tests(
     limit: the most test images. names: none for all corruptions that suit the images.
     """
     inputs, targets = (part[:limit] for part in data.test.tensors)
-    pixels = Pixels(tuple(data.mean.tolist()), tuple(data.std.tolist()))
+    pixels = lb.Pixels(tuple(data.mean.tolist()), tuple(data.std.tolist()))
     config = Corruptions(names=tuple(names), severities=tuple(severities), limit=limit)
     yield "clean", 0, inputs, targets
     for name, severity in cells(config, tuple(inputs.shape[1:])):

@@ -1,7 +1,7 @@
-"""The figures of nested networks: learned importance, samples of Downhill, and what a width costs.
+"""The figures of nested networks: learned importance, and samples of Downhill.
 
 Plain lists and dictionaries in, an SVG string out. The numbers come from `leanbayes.importance`, from
-`downhill_samples`, or from the recipes nested-tails and nested-widths.
+`downhill_samples`, or from the recipe nested-tails.
 """
 
 from __future__ import annotations
@@ -51,22 +51,6 @@ def downhill(samples: Mapping[float, Sequence[Sequence[float]]]) -> str:
                 ax.tick_params(labelbottom=False)
         panels[-1].set(xlabel="node")
         return svg(figure, "Samples of the Downhill distribution by temperature")
-
-
-def against_width(curves: Mapping[str, Sequence[tuple[float, float]]], what: str, percent: bool = False) -> str:
-    """Figure 10, one of its panels: a metric against the width, a line a method.
-
-    curves: by name, points (width, value). what: the name of the metric. percent: values from 0 to 1 as percentages.
-    """
-    with canvas(width=_WIDTH, height=3.6) as (figure, ax):
-        for number, (name, points) in enumerate(curves.items()):
-            xs, ys = [p[0] for p in points], [p[1] for p in points]
-            ax.plot(xs, ys, _MARKS[number % 4], color=colour(number), markersize=4, label=label(name))
-        ax.set(xlabel="width", ylabel=what)
-        percent_axis(ax, "both" if percent else "x")
-        legend(ax)
-        said = "; ".join(f"{name}: {points[-1][1]:.4g} at {points[-1][0]:.0%}" for name, points in curves.items())
-        return svg(figure, f"{what} against width", said)
 
 
 def downhill_samples(

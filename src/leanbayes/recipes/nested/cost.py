@@ -20,7 +20,6 @@ import torch
 
 import leanbayes as lb
 
-from ...methods import NestedDropout
 from ..experiment import Cell, Experiment
 from ..jobs import Jobs
 from ..results import Measured
@@ -70,7 +69,7 @@ def _model(setup: NestedSetup, name: str) -> Any:
         return model
     rules = setup.methods(name.partition(",")[0])
     if name == "FN3, skipping":
-        rules = {k: replace(m, skip=True) if isinstance(m, NestedDropout) else m for k, m in rules.items()}
+        rules = {k: replace(m, skip=True) if isinstance(m, lb.NestedDropout) else m for k, m in rules.items()}
     lb.bayesianize_(model, rules)  # type: ignore[arg-type]
     return model
 

@@ -30,9 +30,7 @@ import leanbayes as lb
 from ...data import DataSet, load
 from ...evaluate.metrics import calibration, classification
 from ...evaluate.metrics.ood import aupr, auroc
-from ...methods import Nested, NestedDropout, VariationalDropout
 from ...methods.nested import WEIGHTS
-from ...predict import predict
 from ..experiment import Cell
 from ..results import Metrics
 from ..training import ROWS, Training, network_cell
@@ -134,12 +132,12 @@ class NestedSetup:
         size = {"groups": self.groups, "base_groups": self.base_groups}
         random = replace(WEIGHTS, log_alpha=self.log_alpha)
         if kind == "BN3":
-            nested = Nested(**size, tail_weight=self.tail_weight, weights=random)  # type: ignore[arg-type]
+            nested = lb.Nested(**size, tail_weight=self.tail_weight, weights=random)  # type: ignore[arg-type]
             return {self.stem: None, self.ordered: nested, self.dense: random}
         if kind == "FN3":
-            fixed = NestedDropout(**size, tails="uniform")  # type: ignore[arg-type]
+            fixed = lb.NestedDropout(**size, tails="uniform")  # type: ignore[arg-type]
             return {self.stem: None, self.ordered: fixed, "*": None}
-        return {self.stem: None, "*": VariationalDropout() if kind == "SVB" else random}
+        return {self.stem: None, "*": lb.VariationalDropout() if kind == "SVB" else random}
 
     def of(self, kind: str, width: float = 1.0) -> NestedTraining:
         """The training of a kind of network, at a width if it is trained alone."""
@@ -230,7 +228,7 @@ def quality(setup: NestedSetup, model: nn.Module, data: DataSet, seed: int, **op
         options |= {"samples": setup.samples, "seed": seed}
     inputs, targets = data.test.tensors
     other = load(setup.other, parts="test", normalise=data).test.tensors[0][: len(inputs)]
-    inside, outside = (predict(model, x, **options) for x in (inputs, other))
+    inside, outside = (lb.predict(model, x, **options) for x in (inputs, other))
     return {
         "accuracy": classification.accuracy(inside.probs, targets),
         "nll": classification.nll(inside.probs, targets),

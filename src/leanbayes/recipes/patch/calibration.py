@@ -20,9 +20,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
+import leanbayes as lb
+
 from ...data import DataSet
 from ...evaluate.metrics.calibration import reliability
-from ...evaluate.temperature import calibrate_
 from ..experiment import Cell, Experiment
 from ..figures.patch import calibration
 from ..jobs import Jobs
@@ -107,7 +108,7 @@ def curve(probs: Tensor, targets: Tensor) -> list[Point]:
 def scaled(model: nn.Module, data: DataSet) -> Metrics:
     """The metrics of a plain network whose logits are divided by the temperature that suits the validation part."""
     other = copy.deepcopy(model)
-    temperature = calibrate_(other, data.val.tensors, task="classification", samples=1, progress=False)
+    temperature = lb.calibrate_(other, data.val.tensors, task="classification", samples=1, progress=False)
     inputs, targets = data.test.tensors
     return {**scores(probabilities(other, inputs, 1, 0), targets), "temperature": temperature}
 

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor, nn
 
-from ...predict import predict
+import leanbayes as lb
+
 from ..results import Metrics
 from .splits import Split
 
@@ -33,7 +34,7 @@ def quality(models: Sequence[nn.Module], split: Split, samples: int) -> Metrics:
 
 def outputs_of(models: Sequence[nn.Module], x: Tensor, samples: int) -> Tensor:
     """What every sample of every model says, (samples, rows, 1), in units of the standardised target."""
-    said = [predict(model, x, samples=samples, seed=0, task="regression").samples for model in models]
+    said = [lb.predict(model, x, samples=samples, seed=0, task="regression").samples for model in models]
     return torch.cat(said)
 
 

@@ -26,9 +26,7 @@ import leanbayes as lb
 
 from ...data import DataSet
 from ...evaluate.metrics import brier, calibration, classification
-from ...methods import Dropout, Patch
 from ...methods.patch import norms, norms_and_output
-from ...predict import predict
 from ..jobs import Jobs
 from ..results import Metrics
 from ..training import Training, trained_network
@@ -61,10 +59,10 @@ class PatchTraining(Training):
     def convert_(self, model: nn.Module) -> None:
         """Give a new network the method; the vanilla network stays as it is."""
         if self.method == "dropout":
-            lb.bayesianize_(model, Dropout(self.rate))
+            lb.bayesianize_(model, lb.Dropout(self.rate))
         elif self.method != "vanilla":
             cross = self.method.startswith("ECMP")
-            patch = Patch(self.components, cross=cross, prior=None, init="fresh", perturbation=self.rate)
+            patch = lb.Patch(self.components, cross=cross, prior=None, init="fresh", perturbation=self.rate)
             both = self.method.endswith("(BN+out)")
             lb.bayesianize_(model, norms_and_output(model, patch) if both else norms(patch))
 
@@ -164,7 +162,7 @@ def validation_loss(jobs: Jobs, training: PatchTraining, seed: int, data: DataSe
 
 def probabilities(model: nn.Module, inputs: Tensor, samples: int, seed: int) -> Tensor:
     """Class probabilities (N, C), averaged over samples."""
-    return predict(model, inputs, task="classification", samples=samples, seed=seed).probs
+    return lb.predict(model, inputs, task="classification", samples=samples, seed=seed).probs
 
 
 def scores(probs: Tensor, targets: Tensor) -> Metrics:

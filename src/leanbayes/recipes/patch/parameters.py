@@ -28,7 +28,6 @@ import leanbayes as lb
 
 from ... import models
 from ...layers.operations import refusal
-from ...methods import DropConnect, Dropout, Ensemble, MeanField, Patch
 from ...methods.patch import norm_layer, norms, norms_and_output
 from ..experiment import Cell, Experiment
 from ..jobs import Jobs
@@ -139,13 +138,13 @@ def rules_of(method: str, model: nn.Module) -> Any:
     if method == "vanilla":
         return None
     if method in ("EMP (BN)", "ECMP (BN)", *PATCHED):
-        patch = Patch(COMPONENTS, cross=method.startswith("ECMP"))
+        patch = lb.Patch(COMPONENTS, cross=method.startswith("ECMP"))
         return norms_and_output(model, patch) if method in PATCHED else norms(patch)
     found: dict[str, Any] = {
-        "mean-field": MeanField(),
-        "dropout": Dropout(0.1),
-        "DropConnect": DropConnect(0.1),
-        "explicit ensemble": Ensemble(COMPONENTS),
+        "mean-field": lb.MeanField(),
+        "dropout": lb.Dropout(0.1),
+        "DropConnect": lb.DropConnect(0.1),
+        "explicit ensemble": lb.Ensemble(COMPONENTS),
     }
     return found[method]
 

@@ -18,7 +18,6 @@ from torch import nn
 
 import leanbayes as lb
 
-from ...methods import Patch
 from ...methods.patch import norms_and_output
 from ..experiment import Cell, Experiment
 from ..figures.patch import sweep
@@ -77,7 +76,7 @@ def patched(vanilla: nn.Module, training: PatchTraining, perturbation: float, se
     model = copy.deepcopy(vanilla)
     if training.method != "vanilla":
         torch.manual_seed(seed)
-        patch = Patch(
+        patch = lb.Patch(
             training.components, cross=training.method.startswith("ECMP"), prior=None, perturbation=perturbation
         )
         lb.bayesianize_(model, norms_and_output(model, patch))

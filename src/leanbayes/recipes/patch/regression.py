@@ -38,7 +38,6 @@ from torch import nn
 import leanbayes as lb
 
 from ...methods.patch import norms
-from ...train.recalibrate import recalibrate_
 from ..experiment import Cell, Experiment, Results, grid
 from ..figures.patch import regression
 from ..jobs import Jobs
@@ -193,7 +192,7 @@ def measured(
         scores |= {"rate": rates[number]} if method == "dropout" else {}
         if method in PATCHED:
             for model in own:
-                recalibrate_(model, (split.x,), passes=PASSES)
+                lb.recalibrate_(model, (split.x,), passes=PASSES)
             again = _average(own, split, setup.samples)
             scores |= {f"{name}, settled": again[name] for name in ("rmse", "lpd")}
         found.append({"split": number, **scores})

@@ -16,7 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ...predict import predict
+import leanbayes as lb
+
 from ..experiment import Cell, Experiment
 from ..figures.patch import sweep
 from ..jobs import Jobs
@@ -118,7 +119,7 @@ def prefixes(
     for block in inputs.split(ROWS):
         options: dict[str, Any] = {"samples": max(sizes), "seed": seed}
         options |= {"keep_samples": True, "balanced": balanced}
-        said = predict(model, block, task="classification", **options).samples
+        said = lb.predict(model, block, task="classification", **options).samples
         for size in sizes:
             parts[size].append(said[: min(size, len(said))].mean(0))
     return {size: torch.cat(blocks) for size, blocks in parts.items()}

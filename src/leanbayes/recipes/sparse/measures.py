@@ -7,25 +7,23 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ...compress.prune import prune_
+import leanbayes as lb
+
 from ...convert.record import conversions
 from ...cost import cost
 from ...data import DataSet
-from ...errors import LeanBayesWarning
 from ...evaluate.metrics import calibration, classification, classwise
 from ...layers.channel_noise import ChannelNoiseLayer
-from ...methods import StructuredPruning, VariationalDropout
 from ...methods.structured_pruning import prune_channels_
 from ...posteriors.base import Posterior
 from ...posteriors.sparse import Sparse
-from ...predict import predict
 from ..results import Metrics
 from ..training import ROWS, Training
 
 
 def predicted(model: nn.Module, inputs: Tensor, samples: int, seed: int) -> Any:
     """A prediction by whole draws of the weights, one for all of up to 1,000 images."""
-    return predict(model, inputs, task="classification", samples=samples, seed=seed, chunk=ROWS * samples)
+    return lb.predict(model, inputs, task="classification", samples=samples, seed=seed, chunk=ROWS * samples)
 
 
 def quality(model: nn.Module, data: DataSet, samples: int, seed: int) -> Metrics:
@@ -81,10 +79,10 @@ def weights_in_use(model: nn.Module) -> int:
 def pruned_(model: nn.Module) -> nn.Module:
     """Variational dropout and structured pruning without what they have found needless; others as they are."""
     methods = list(conversions(model).values())
-    if any(isinstance(method, VariationalDropout) for method in methods):
+    if any(isinstance(method, lb.VariationalDropout) for method in methods):
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", LeanBayesWarning)  # that a layer has nothing left shows in its accuracy
-            prune_(model, by="log_alpha")
-    if any(isinstance(method, StructuredPruning) for method in methods):
+            warnings.simplefilter("ignore", lb.LeanBayesWarning)  # that a layer has nothing left shows in its accuracy
+            lb.prune_(model, by="log_alpha")
+    if any(isinstance(method, lb.StructuredPruning) for method in methods):
         prune_channels_(model)
     return model

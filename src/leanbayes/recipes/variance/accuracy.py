@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from torch import nn
 
+import leanbayes as lb
+
 from ...data import DataSet
-from ...methods import Dropout, Variance
 from ..experiment import Experiment
 from ..results import Metrics
 from .measures import log_alphas, procedures, recalibrated_accuracy, swapped_accuracy
@@ -25,17 +26,17 @@ from .networks import FOUR, Line, cells, lenet, small, vgg
 
 def lines(preset: str) -> dict[str, Line]:
     """The rows of a preset by name."""
-    variance = Variance()
+    variance = lb.Variance()
     if preset == "smoke":
         return {
-            "dropout": Line(small({"4": Dropout(0.5)}), samples=4),
+            "dropout": Line(small({"4": lb.Dropout(0.5)}), samples=4),
             "variance": Line(small({"4": variance}), samples=4),
         }
     four = dict.fromkeys(("conv1", "conv2", "dense1", "dense2"), variance)
     last = dict.fromkeys(("conv11", "conv12", "conv13", "dense1"), variance)
     return {
         "dropout": Line(
-            lenet({"dense1": Dropout(0.5)}, preset), {"stochastic": 0.991, "deterministic": 0.994, "ensemble": 0.994}
+            lenet({"dense1": lb.Dropout(0.5)}, preset), {"stochastic": 0.991, "deterministic": 0.994, "ensemble": 0.994}
         ),
         "variance, dense1": Line(
             lenet({"dense1": variance}, preset), {"deterministic": 0.113, "ensemble": 0.992}, seeds=3

@@ -19,9 +19,10 @@ from typing import Any
 
 from torch import nn
 
+import leanbayes as lb
+
 from ...data import DataSet
 from ...evaluate.attack import Attack, attack
-from ...evaluate.pixels import Pixels
 from ...layers.ensemble import member
 from ...methods import Dropout, Ensemble, Method, Variance
 from ..experiment import Cell, Experiment, Results, rows_of_cells
@@ -140,7 +141,7 @@ def measured(setup: AttackSetup, family: str, jobs: Jobs, seed: int) -> Measured
 
 
 def _attacked(setup: AttackSetup, model: nn.Module, data: DataSet, seed: int, mean_only: bool) -> dict[str, Any]:
-    pixels = Pixels(tuple(data.mean.tolist()), tuple(data.std.tolist()))
+    pixels = lb.Pixels(tuple(data.mean.tolist()), tuple(data.std.tolist()))
     images = tuple(part[: setup.limit] for part in data.test.tensors)
     config = Attack(
         step=setup.step,

@@ -29,9 +29,6 @@ from torch.utils.data import TensorDataset
 import leanbayes as lb
 
 from ...data import DataSet, load
-from ...methods import Variance
-from ...sampling import using
-from ...train.recalibrate import recalibrate_
 from ...train.transition import Transition, accuracies, log_alphas
 from ...undisturbed import undisturbed
 from ..experiment import Cell, Experiment
@@ -66,8 +63,8 @@ class CollapseSetup:
     seeds: int = 1
 
 
-def _from(log_alpha: float, layer: str = "dense1") -> dict[str, Variance]:
-    return {layer: Variance(log_alpha=log_alpha)}
+def _from(log_alpha: float, layer: str = "dense1") -> dict[str, lb.Variance]:
+    return {layer: lb.Variance(log_alpha=log_alpha)}
 
 
 SETUPS = {
@@ -182,7 +179,7 @@ def one_alpha(
     for affine in (True, False):
         torch.manual_seed(0)
         head = _head(network, setup.layer, affine)
-        lb.bayesianize_(head, {setup.layer: Variance(log_alpha=log_alpha)})
+        lb.bayesianize_(head, {setup.layer: lb.Variance(log_alpha=log_alpha)})
         head.get_submodule(setup.layer).posteriors["weight"].log_alpha.requires_grad_(False)  # type: ignore
         decay = partial(linear_decay, epochs=setup.epochs)
         lb.fit(
@@ -210,7 +207,7 @@ def signal_and_offset(model: nn.Module, inputs: Tensor) -> Metrics:
     With f_nk the logit of class k for image n, centred over k: signal is the root mean square of f_nk - mean_n f_nk,
     offset that of mean_n f_nk. A network whose offset exceeds its signal says the same class for every image.
     """
-    with undisturbed(model), using(mean_only=True):
+    with undisturbed(model), lb.using(mean_only=True):
         logits = model(inputs).double()
     logits = logits - logits.mean(1, keepdim=True)
     average = logits.mean(0)
@@ -248,7 +245,7 @@ def _head(network: nn.Module, layer: str, affine: bool) -> nn.Module:
 def _at_means(model: nn.Module, inputs: Tensor, data: DataSet) -> float:
     """Deterministic accuracy once BatchNorm's statistics are those of the network at the means."""
     other = copy.deepcopy(model)
-    recalibrate_(other, (inputs,), at="means")
+    lb.recalibrate_(other, (inputs,), at="means")
     return accuracy(other, data, mean_only=True)
 
 

@@ -24,12 +24,11 @@ from typing import Any
 
 from torch import Tensor, nn
 
+import leanbayes as lb
+
 from ...compress.kappa import frozen, kappa
-from ...compress.prune import prune_
 from ...data import DataSet, load
-from ...methods import Variance
 from ...train.callbacks import State
-from ...train.transition import Transition
 from ..experiment import Cell, Experiment
 from ..figures import transition
 from ..jobs import Jobs
@@ -67,7 +66,7 @@ SETUPS = {
             "digits",
             "mlp",
             {"hidden": (32, 32), "batch_norm": True, "bias": False, "activation": "gelu"},
-            {"4": Variance(log_alpha=0.0)},
+            {"4": lb.Variance(log_alpha=0.0)},
             epochs=3,
             batch_size=50,
         ),
@@ -77,8 +76,8 @@ SETUPS = {
         samples=4,
         shares=(0.0, 0.5, 0.95),
     ),
-    "cpu": CriterionSetup(replace(LENET, methods={"dense1": Variance(log_alpha=0.0)}, epochs=8), drive=(0.0, 12.0)),
-    "paper": CriterionSetup(replace(LENET, methods={"dense1": Variance(log_alpha=-5.0)}, epochs=200), every=5),
+    "cpu": CriterionSetup(replace(LENET, methods={"dense1": lb.Variance(log_alpha=0.0)}, epochs=8), drive=(0.0, 12.0)),
+    "paper": CriterionSetup(replace(LENET, methods={"dense1": lb.Variance(log_alpha=-5.0)}, epochs=200), every=5),
 }
 
 
@@ -97,7 +96,7 @@ def measured(setup: CriterionSetup, jobs: Jobs, seed: int) -> Measured:
     data = load(training.data, val_fraction=0)
     inputs, targets = (t[: training.limit] for t in data.train.tensors)
     some = inputs[: setup.curvature], targets[: setup.curvature]
-    watch = Transition(
+    watch = lb.Transition(
         data.test.tensors,
         every=setup.every,
         samples=setup.samples,
@@ -198,9 +197,9 @@ def sparse_ensembles(
     for share in setup.shares:
         gone = round(share * len(values))
         zeroed = copy.deepcopy(model)
-        prune_(zeroed, by="kappa", scores=scores, fraction=share)
+        lb.prune_(zeroed, by="kappa", scores=scores, fraction=share)
         plain = copy.deepcopy(model)
-        prune_(plain, by="kappa", scores=variances, fraction=share)
+        lb.prune_(plain, by="kappa", scores=variances, fraction=share)
         for kind, one in zip(REMOVALS, (zeroed, frozen(model, scores, fraction=share), plain), strict=True):
             point: Point = {"share": share, "ensemble": accuracy(one, data, samples=setup.samples, seed=0)}
             point["compression"] = len(values) / (len(values) - gone)

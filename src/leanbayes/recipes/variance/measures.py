@@ -16,15 +16,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ...compress.zero_means import zero_means_
+import leanbayes as lb
+
 from ...convert.record import conversions
 from ...data import DataSet
-from ...errors import LeanBayesWarning
-from ...kl import kl_sum
-from ...methods import Variance
-from ...predict import predict
 from ...sampling import mix, sites
-from ...train.recalibrate import recalibrate_
 from ...undisturbed import undisturbed
 from ..results import Metrics
 from ..training import ROWS
@@ -35,9 +31,9 @@ def accuracy(model: nn.Module, data: DataSet, **options: Any) -> float:
     inputs, targets = data.test.tensors
     with warnings.catch_warnings():
         # that the means of a layer past its phase transition are asked is the experiment
-        warnings.simplefilter("ignore", LeanBayesWarning)
+        warnings.simplefilter("ignore", lb.LeanBayesWarning)
         pairs = ROWS * options.get("samples", 1)
-        prediction = predict(model, inputs, **{"task": "classification", "chunk": pairs, **options})
+        prediction = lb.predict(model, inputs, **{"task": "classification", "chunk": pairs, **options})
     return float((prediction.probs.argmax(-1) == targets).double().mean())
 
 
@@ -52,13 +48,13 @@ def procedures(model: nn.Module, data: DataSet, samples: int, seed: int) -> Metr
 def swapped_accuracy(model: nn.Module, data: DataSet, samples: int, seed: int) -> Metrics:
     """Ensemble accuracy once the means of all variance layers are set to 0 (equation 11)."""
     swapped = copy.deepcopy(model)
-    zero_means_(swapped)
+    lb.zero_means_(swapped)
     return {"zero-mean swap": accuracy(swapped, data, samples=samples, seed=seed)}
 
 
 def recalibrated_accuracy(model: nn.Module, data: DataSet, images: int = 10_000) -> Metrics:
     """Accuracy at the means once BatchNorm's statistics have been re-estimated there."""
-    again = recalibrate_(copy.deepcopy(model), data.train, at="means", data=images)
+    again = lb.recalibrate_(copy.deepcopy(model), data.train, at="means", data=images)
     return {"deterministic, recalibrated": accuracy(again, data, mean_only=True)}
 
 
@@ -80,7 +76,7 @@ def shares_below(model: nn.Module, threshold: float = 0.0) -> Metrics:
 def _log_alphas(model: nn.Module) -> dict[str, Tensor]:
     found = {}
     for name, method in conversions(model).items():
-        if isinstance(method, Variance) and method.parameterisation != "zero":
+        if isinstance(method, lb.Variance) and method.parameterisation != "zero":
             q: Any = model.get_submodule(name).posteriors["weight"]  # type: ignore[union-attr, index]
             found[name] = -2 * q.snr().detach().log()
     return found
@@ -96,5 +92,5 @@ def elbo(model: nn.Module, data: DataSet, seed: int) -> Metrics:
         torch.manual_seed(mix(seed, 1))
         for x, y in zip(inputs.split(ROWS), targets.split(ROWS), strict=True):
             total -= float(F.cross_entropy(model(x), y, reduction="sum"))
-        kl = float(kl_sum(model))
+        kl = float(lb.kl_sum(model))
     return {"ELBO": total - kl, "KL": kl}

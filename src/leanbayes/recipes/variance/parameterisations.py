@@ -12,8 +12,9 @@ from typing import Literal
 
 from torch import nn
 
+import leanbayes as lb
+
 from ...data import DataSet
-from ...methods import Variance
 from ..experiment import Experiment
 from ..results import Metrics
 from .measures import elbo, log_alphas, procedures, shares_below, swapped_accuracy
@@ -31,8 +32,8 @@ PAPER: dict[Kind, dict[str, float]] = {
 def lines(preset: str) -> dict[str, Line]:
     """A row for every parameterisation."""
     if preset == "smoke":
-        return {kind: Line(small({"4": Variance(kind)}), samples=4) for kind in PAPER}
-    return {kind: Line(lenet({"dense1": Variance(kind)}, preset), paper) for kind, paper in PAPER.items()}
+        return {kind: Line(small({"4": lb.Variance(kind)}), samples=4) for kind in PAPER}
+    return {kind: Line(lenet({"dense1": lb.Variance(kind)}, preset), paper) for kind, paper in PAPER.items()}
 
 
 def measured(model: nn.Module, data: DataSet, samples: int, seed: int) -> Metrics:

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 from torch import nn
 
+import leanbayes as lb
+
 from ...data import DataSet
-from ...methods import Variance
-from ...priors import StudentT
 from ..experiment import Experiment
 from ..results import Metrics
 from .measures import log_alphas, procedures, swapped_accuracy
 from .networks import Line, cells, lenet, small
 
 PRIORS = {
-    "log-uniform": Variance(),
-    "log-uniform, sampled": Variance(approximation="monte carlo"),
-    "Student's t": Variance(prior=StudentT(df=1e-16)),
-    "Student's t, sampled": Variance(prior=StudentT(df=1e-16), approximation="monte carlo"),
+    "log-uniform": lb.Variance(),
+    "log-uniform, sampled": lb.Variance(approximation="monte carlo"),
+    "Student's t": lb.Variance(prior=lb.StudentT(df=1e-16)),
+    "Student's t, sampled": lb.Variance(prior=lb.StudentT(df=1e-16), approximation="monte carlo"),
 }
 
 

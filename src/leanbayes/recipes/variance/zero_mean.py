@@ -6,7 +6,8 @@ ReLU shows what that costs. There is no network at the means to ask: `predict(..
 
 from __future__ import annotations
 
-from ...methods import Variance
+import leanbayes as lb
+
 from ..experiment import Experiment
 from .measures import procedures
 from .networks import DENSE, Line, cells, lenet, small, vgg
@@ -14,7 +15,7 @@ from .networks import DENSE, Line, cells, lenet, small, vgg
 
 def lines(preset: str) -> dict[str, Line]:
     """A row for every network."""
-    zero = Variance("zero")
+    zero = lb.Variance("zero")
     if preset == "smoke":
         return {"zero mean": Line(small({"4": zero}), samples=4)}
     dense = {"dense1": zero}
