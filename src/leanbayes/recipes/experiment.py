@@ -165,7 +165,7 @@ def reproduce(
         "preset": preset,
         "command": f"leanbayes reproduce {name} --preset {preset}",
         "version": __version__,
-        "seeds": max(1, *(len(row.runs) for row in rows)),
+        "seeds": max([1, *(len(row.runs) for row in rows)]),
         "seconds": round(jobs.seconds, 1),
         "machines": jobs.machines,
         "rows": [row.to_dict() for row in rows],

@@ -135,19 +135,19 @@ def network_cell(
     training: Training,
     method: str,
     setting: Any,
-    measure: Callable[[nn.Module, DataSet, int], Measured],
+    measure: Callable[..., Measured],
     seeds: int = 1,
     paper: Mapping[str, float] | None = None,
     **also: Any,
 ) -> Cell:
     """A cell whose network is trained, or read back from another experiment, and measured.
 
-    measure: is given the model, its data and the seed. also: what else the measurements depend on.
+    measure: called as ``measure(model, data, seed=seed)``. also: what else the measurements depend on.
     """
 
     def measured(jobs: Jobs, seed: int) -> Measured:
         data = training.load()
-        return measure(trained_network(jobs, training, seed, data), data, seed)
+        return measure(trained_network(jobs, training, seed, data), data, seed=seed)
 
     return Cell(dataset, method, setting, {**training.key(), **also}, measured, seeds, paper or {})
 

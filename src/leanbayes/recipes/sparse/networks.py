@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -115,9 +116,7 @@ class SparseSetup:
         what: the name of the measurement. options: those of `network_cell`.
         """
         options = {"seeds": self.seeds, "measured": what, "samples": self.samples, **options}
-        return network_cell(
-            self.label, training, method, setting, lambda *given: measure(*given[:2], self.samples, given[2]), **options
-        )
+        return network_cell(self.label, training, method, setting, partial(measure, samples=self.samples), **options)
 
     def subspace(self, density: float, **changes: Any) -> SparseTraining:
         """Sparse subspace VI; changes are fields of the method."""

@@ -39,6 +39,8 @@ from ..training import Training, linear_decay
 from .measures import accuracy, procedures, swapped_accuracy
 from .networks import Line, cell, checkpoint_options
 
+Features = tuple[nn.Module, DataSet, Tensor, Tensor]
+"""A network, its data, and what its variance layer is given for training and test images."""
 PLAIN: dict[str, Any] = {"batch_norm": True, "bias": False}
 LENET = Training("mnist", "lenet5", PLAIN)
 SMALL = Training("digits", "mlp", {"hidden": (64, 64), **PLAIN}, batch_size=50, epochs=2)
@@ -105,7 +107,7 @@ def cells(preset: str) -> Iterator[Cell]:
 
 def _fixed(setup: CollapseSetup, training: Training) -> Iterator[Cell]:
     @cache  # only if a piece is left to do
-    def features() -> tuple[nn.Module, DataSet, Tensor, Tensor]:
+    def features() -> Features:
         data = training.load()
         model = training.train(0, data)
         return model, data, *_features(model, setup.layer, data, training.limit)
@@ -151,25 +153,15 @@ def recorded(setup: CollapseSetup, training: Training, jobs: Jobs, seed: int) ->
     test = load(training.data, val_fraction=0).test.tensors
     watch = Transition(test, every=setup.every, samples=setup.samples)
     training.train(seed, training.load(), callbacks=[watch], **checkpoint_options(jobs, "long"))
-    return {
-        "rows": [
-            {
-                "setting": row["epoch"],
-                **{name: row[name] for name in ("deterministic", "stochastic", "ensemble")},
-                "log alpha": row["log_alpha"][setup.layer],
-            }
-            for row in watch.rows
-        ]
-    }
+    found = []
+    for row in watch.rows:
+        accuracies = {name: row[name] for name in ("deterministic", "stochastic", "ensemble")}
+        found.append({"setting": row["epoch"], **accuracies, "log alpha": row["log_alpha"][setup.layer]})
+    return {"rows": found}
 
 
 def one_alpha(
-    setup: CollapseSetup,
-    training: Training,
-    features: Callable[[], tuple[nn.Module, DataSet, Tensor, Tensor]],
-    log_alpha: float,
-    jobs: Jobs,
-    seed: int,
+    setup: CollapseSetup, training: Training, features: Callable[[], Features], log_alpha: float, jobs: Jobs, seed: int
 ) -> Metrics:
     """The head of the network trained on features at a fixed log alpha, with and without BatchNorm's affine part."""
     network, data, inputs, test_inputs = features()
@@ -181,16 +173,9 @@ def one_alpha(
         head = _head(network, setup.layer, affine)
         lb.bayesianize_(head, {setup.layer: lb.Variance(log_alpha=log_alpha)})
         head.get_submodule(setup.layer).posteriors["weight"].log_alpha.requires_grad_(False)  # type: ignore
+        options: dict[str, Any] = {"batch_size": training.batch_size, "lr": training.lr, "progress": False}
         decay = partial(linear_decay, epochs=setup.epochs)
-        lb.fit(
-            head,
-            (inputs, labels),
-            epochs=setup.epochs,
-            batch_size=training.batch_size,
-            lr=training.lr,
-            scheduler=decay,
-            progress=False,
-        )
+        lb.fit(head, (inputs, labels), epochs=setup.epochs, scheduler=decay, **options)
         said = accuracies(head, test.test.tensors, samples=setup.samples)
         if not affine:
             found["no affine part"] = float(said["deterministic"])  # type: ignore[arg-type]

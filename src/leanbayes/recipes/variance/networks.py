@@ -9,11 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
-from torch import nn
-
-from ...data import DataSet
 from ...methods import Dropout, Method
 from ..experiment import Cell
 from ..jobs import Jobs
@@ -67,12 +65,9 @@ def cells(lines: Mapping[str, Line], measure: Callable[..., Measured]) -> Iterat
 
 def cell(line: Line, what: str, method: str, setting: Any, measure: Callable[..., Measured]) -> Cell:
     """The network of a line, measured by ``measure(model, data, samples, seed)``; what: the name of the measurement."""
-
-    def measured(model: nn.Module, data: DataSet, seed: int) -> Measured:
-        return measure(model, data, line.samples, seed)
-
     also = {"measured": what, "samples": line.samples}
-    return network_cell(line.training.data, line.training, method, setting, measured, line.seeds, line.paper, **also)
+    asked = partial(measure, samples=line.samples)
+    return network_cell(line.training.data, line.training, method, setting, asked, line.seeds, line.paper, **also)
 
 
 def checkpoint_options(jobs: Jobs, name: str) -> dict[str, Any]:
