@@ -105,12 +105,11 @@ def test_plan_prints_and_counts(run, run_json):
 
 def test_reproduce_lists_runs_and_writes(tmp_path, monkeypatch, run, run_json):
     assert "baselines" in run_json("reproduce")
-    from leanbayes.recipes import base
+    from leanbayes.recipes.catalogue import RECIPES, Recipe
+    from leanbayes.recipes.experiment import Cell, Experiment
 
-    def rows(preset, jobs):
-        yield base.Row("digits", "a", 1, [jobs({"seed": 0}, lambda: {"nll": 0.5})], paper={"nll": 0.4})
-
-    monkeypatch.setitem(base._RECIPES, "toy", base.Recipe("toy", "one row", {"smoke": 1, "cpu": 1}, rows))
+    cell = Cell("digits", "a", 1, {}, lambda jobs, seed: {"nll": 0.5}, paper={"nll": 0.4})
+    monkeypatch.setitem(RECIPES, "toy", Recipe("toy", "one row", lambda: Experiment("toy", lambda preset: [cell])))
     monkeypatch.chdir(tmp_path)
     code, out, err = run("reproduce", "toy", "--preset", "cpu")
     assert code == DONE
@@ -145,20 +144,41 @@ def test_a_failure_is_not_a_usage_error(tmp_path, run):
     assert list(tmp_path.iterdir()) == []
 
 
+def test_pieces_are_listed_and_run_alone(tmp_path, monkeypatch, run, run_json):
+    from leanbayes.recipes.catalogue import RECIPES, Recipe
+    from leanbayes.recipes.experiment import Cell, Experiment
+
+    cell = Cell("digits", "a", 1, {}, lambda jobs, seed: {"nll": seed}, seeds=3)
+    monkeypatch.setitem(RECIPES, "toy", Recipe("toy", "three seeds", lambda: Experiment("toy", lambda preset: [cell])))
+    monkeypatch.chdir(tmp_path)
+    assert "to do  a (1) on digits, seed 2" in run("reproduce", "toy", "--list")[1]
+    code, out, _ = run("reproduce", "toy", "--preset", "cpu", "--only", "*seed 1")
+    assert code == DONE
+    assert " s  a (1) on digits, seed 1" in out
+    assert "seed 2" not in out
+    assert not (tmp_path / "results").exists()
+    listed = run_json("reproduce", "toy", "--preset", "cpu", "--list")
+    assert [one["seconds"] is None for one in listed] == [True, False, True]
+    for arguments, said in (
+        (("toy", "--only", "seed 1"), "--resume"),
+        (("toy", "--only", "seed 9", "--resume", "runs"), "--list"),
+        (("--list",), "expected the name of a recipe"),
+    ):
+        code, _, err = run("reproduce", *arguments)
+        assert code == USAGE
+        assert said in err
+
+
 def test_a_recipe_that_draws_writes_its_figure_beside_the_result(tmp_path, monkeypatch, run):
-    from leanbayes.recipes import base, variance_attack
+    from leanbayes.recipes.catalogue import RECIPES, Recipe
+    from leanbayes.recipes.experiment import Cell, Experiment
 
-    def rows(preset, jobs):
-        for iteration in (0, 1):
-            found = {"success": 0.1 * iteration, "entropy": 0.2, "clean_entropy": 0.1, "accuracy": 0.9}
-            yield base.Row("digits", "dropout", iteration, [found], paper={})
-
-    rows.__module__ = variance_attack.__name__  # whose file has a function `figure`
-    monkeypatch.setitem(base._RECIPES, "toy", base.Recipe("toy", "two rows", {"cpu": 1}, rows))
+    cell = Cell("digits", "dropout", 0, {}, lambda jobs, seed: {"nll": 0.5})
+    experiment = Experiment("toy", lambda preset: [cell], figure=lambda result: f"<svg>{result['recipe']}</svg>")
+    monkeypatch.setitem(RECIPES, "toy", Recipe("toy", "one row", lambda: experiment))
     monkeypatch.chdir(tmp_path)
     code, out, _ = run("reproduce", "toy", "--preset", "cpu")
     assert code == DONE
     picture = tmp_path / "results" / "figures" / "toy.cpu.svg"
     assert str(picture.relative_to(tmp_path)) in out
-    assert picture.read_text(encoding="utf-8").lstrip().startswith("<svg")
-    assert base.recipes()["baselines"].figure is None
+    assert picture.read_text(encoding="utf-8") == "<svg>toy</svg>"

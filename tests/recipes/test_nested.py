@@ -9,8 +9,9 @@ import pytest
 import torch
 
 import leanbayes as lb
-from leanbayes.recipes import limited_parameters, nested, nested_tails, snr_pruning
-from leanbayes.recipes.base import recipes, reproduce
+from leanbayes.recipes.catalogue import find
+from leanbayes.recipes.experiment import reproduce
+from leanbayes.recipes.nested import limited_parameters, networks, snr_pruning, tails
 
 NAMES = ("nested-widths", "nested-tails", "snr-pruning", "limited-parameters", "bn-statistics", "nested-cost")
 
@@ -44,14 +45,16 @@ def test_all_widths_are_asked(results: tuple[dict[str, dict], Path]) -> None:
 
 def test_tails_are_probabilities_that_have_moved(results: tuple[dict[str, dict], Path]) -> None:
     layers = _rows(results[0]["nested-tails"], "BN3")
+    curves = {row["setting"]: row["curves"]["tails"] for row in results[0]["nested-tails"]["rows"]}
     assert set(layers) == {"conv2", "conv3", "conv4"}
-    for found in layers.values():
-        beta = [value for name, value in found.items() if name.startswith("tail ")]
+    for layer, found in layers.items():
+        assert [point["node"] for point in curves[layer]] == [1, 2, 3, 4]
+        beta = [point["probability"]["mean"] for point in curves[layer]]
         assert len(beta) == 4
         assert sum(beta) == pytest.approx(1)
         assert found["moved"] == pytest.approx(sum(abs(p - 0.25) for p in beta) / 2)
     assert max(found["moved"] for found in layers.values()) > 0
-    assert nested_tails.average([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]) == pytest.approx(2 / 3)
+    assert tails.average([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]) == pytest.approx(2 / 3)
 
 
 def test_weights_in_use(results: tuple[dict[str, dict], Path]) -> None:
@@ -73,43 +76,48 @@ def test_costs_are_relative_to_a_bayesian_network(results: tuple[dict[str, dict]
 
 def test_figures_are_drawn(results: tuple[dict[str, dict], Path]) -> None:
     for name in ("nested-widths", "nested-tails", "snr-pruning", "bn-statistics"):
-        draw = recipes()[name].figure
+        draw = find(name).load().figure
         assert draw is not None
         assert draw(results[0][name]).lstrip().startswith("<svg")
 
 
+def fresh(setup, width=1.0):
+    torch.manual_seed(0)
+    return setup.of("IBNN", width).network(setup.training.load())
+
+
 def test_the_share_of_weights_by_hand() -> None:
-    setting = nested.digits()
-    model = nested.fresh(setting, 0)
-    lb.bayesianize_(model, setting.methods("FN3"))
+    setup = networks.digits()
+    model = fresh(setup)
+    lb.bayesianize_(model, setup.methods("FN3"))
     full = [8, 16, 32, 32]  # channels of the convolutions; the first is not ordered
 
     def weights(channels: list[int]) -> int:
         pairs = zip([1, *channels], channels, strict=False)
         return sum(9 * a * b for a, b in pairs) + channels[-1] * 16 + 16 * 10
 
-    assert nested.share_of_weights(model, 0.25) == weights([8, 4, 8, 8]) / weights(full)
-    assert nested.weights(nested.fresh(setting, 0, 0.25)) == weights([8, 4, 8, 8])
+    assert networks.share_of_weights(model, 0.25) == weights([8, 4, 8, 8]) / weights(full)
+    assert networks.weights(fresh(setup, 0.25)) == weights([8, 4, 8, 8])
     width, share = snr_pruning.nearest_width(model, 0.55)
     assert width == 0.75
     assert share == weights([8, 12, 24, 24]) / weights(full)
 
 
 def test_shares_that_are_drawn_follow_the_tails() -> None:
-    setting = nested.digits()
-    model = nested.fresh(setting, 0)
-    lb.bayesianize_(model, setting.methods("FN3"))
+    setup = networks.digits()
+    model = fresh(setup)
+    lb.bayesianize_(model, setup.methods("FN3"))
     shares = limited_parameters.drawn_shares(model, draws=400)
-    each = [nested.share_of_weights(model, width) for width in lb.widths(model)]
+    each = [networks.share_of_weights(model, width) for width in lb.widths(model)]
     expected, spread = sum(each) / 4, torch.tensor(each).std(correction=0).item()
     assert sum(shares) / 400 == pytest.approx(expected, abs=4 * spread / 20)
     assert set(shares) == set(each)
 
 
 def test_the_paper_preset_keeps_two_thirds_of_one_and_a_half() -> None:
-    setting = nested.published()
-    run = replace(setting.run, data="digits", model="vgg_small")
+    setup = networks.published()
+    run = replace(setup.training, data="digits", model="vgg_small")
     assert run.options == {"width": 1.5}
-    alone = nested.fresh(replace(setting, run=run), 0)
+    alone = fresh(replace(setup, training=run))
     assert [alone.get_submodule(f"conv{n}").out_channels for n in (1, 2, 3, 4)] == [24, 32, 64, 64]
-    assert setting.methods("BN3")["conv*"].weights.log_alpha == -1.0
+    assert setup.methods("BN3")["conv*"].weights.log_alpha == -1.0

@@ -9,17 +9,12 @@ import torch
 
 import leanbayes as lb
 from leanbayes.evaluation import corruption
-from leanbayes.recipes import (
-    patch,
-    patch_calibration,
-    patch_corruptions,
-    patch_parameters,
-    patch_pretrained,
-    patch_prior,
-    patch_samples,
-)
-from leanbayes.recipes.base import Jobs, recipes, reproduce
+from leanbayes.recipes.catalogue import find
+from leanbayes.recipes.experiment import reproduce
+from leanbayes.recipes.jobs import Jobs
+from leanbayes.recipes.patch import corruptions, networks, parameters, pretrained, prior, samples
 from leanbayes.recipes.table import result_table
+from leanbayes.recipes.training import trained_network
 
 
 def values(row):
@@ -29,29 +24,27 @@ def values(row):
 def test_networks_are_trained_once_for_all_recipes(tmp_path, monkeypatch):
     first = reproduce("patch-calibration", "smoke", resume=tmp_path / "calibration")
     kept = sorted((tmp_path / "networks").iterdir())
-    assert len(kept) == len(patch.METHODS)
+    assert len(kept) == len(networks.METHODS)
     json.dumps(first, allow_nan=False)
     rows = {row["method"]: values(row) for row in first["rows"]}
-    assert set(patch.METHODS) | {"vanilla, temperature"} <= set(rows)
+    assert set(networks.METHODS) | {"vanilla, temperature"} <= set(rows)
     assert rows["vanilla"]["overhead"] == rows["dropout"]["overhead"] == 0
     assert rows["ECMP (BN+out)"]["overhead"] == rows["EMP (BN+out)"]["overhead"] > rows["ECMP (BN)"]["overhead"] > 0
     assert rows["vanilla"]["accuracy"] > 0.5
-    bins = [values(row) for row in first["rows"] if row["method"] == "vanilla, bin"]
+    curve = first["rows"][0]["curves"]["calibration"]
+    bins = [{name: value["mean"] for name, value in point.items() if name != "edge"} for point in curve]
     assert sum(b["share"] for b in bins) <= 1 + 1e-9
     gap = sum(b["share"] * abs(b["accuracy"] - b["confidence"]) for b in bins)
     assert gap == pytest.approx(rows["vanilla"]["ece"], abs=1e-6)
     assert result_table(first)
-    assert patch_calibration.figure(first).startswith("<svg")
+    assert find("patch-calibration").load().figure(first).startswith("<svg")
 
-    monkeypatch.setattr(patch, "trained", lambda *args: pytest.fail("trained twice"))
-    others = {
-        "patch-samples": patch_samples, "patch-corruptions": patch_corruptions, "patch-pretrained": patch_pretrained
-    }  # fmt: skip
-    for name, module in others.items():
+    monkeypatch.setattr(networks.PatchTraining, "train", lambda *args: pytest.fail("trained twice"))
+    for name in ("patch-samples", "patch-corruptions", "patch-pretrained"):
         again = reproduce(name, "smoke", resume=tmp_path / name)
         json.dumps(again, allow_nan=False)
         assert result_table(again)
-        assert module.figure(again).startswith("<svg")
+        assert find(name).load().figure(again).startswith("<svg")
         if name == "patch-corruptions":
             vanilla = values(again["rows"][0])
             assert vanilla["mce"] == pytest.approx(100)
@@ -60,18 +53,17 @@ def test_networks_are_trained_once_for_all_recipes(tmp_path, monkeypatch):
 
 
 def test_a_network_read_back_is_the_one_that_was_trained(tmp_path):
-    setting = patch.digits()
-    data, run = patch.load(setting.run), replace(setting.of("ECMP (BN+out)"), rate=0.1)
-    one, two = (patch.network_of(Jobs(tmp_path / "pieces"), run, 0, data) for _ in range(2))
+    run = replace(networks.digits().of("ECMP (BN+out)"), rate=0.1)
+    data = run.load()
+    one, two = (trained_network(Jobs(tmp_path / "pieces"), run, 0, data) for _ in range(2))
     x = data.val.tensors[0]
-    assert torch.equal(patch.probabilities(one, x, 20, 0), patch.probabilities(two, x, 20, 0))
+    assert torch.equal(networks.probabilities(one, x, 20, 0), networks.probabilities(two, x, 20, 0))
     assert run.key(0) != run.key(1)
     assert run.key(0) != replace(run, components=4).key(0)
 
 
 def test_validation_images_are_not_trained_on():
-    run = patch.digits().run
-    data = patch.load(run)
+    data = networks.digits().training.load()
     assert [len(data.parts[name]) for name in ("train", "val", "test")] == [540, 60, 150]
     whole = torch.cat([data.train.tensors[0], data.val.tensors[0]])
     assert torch.equal(whole, lb.data.load("digits", val_fraction=0).train.tensors[0][:600])
@@ -80,22 +72,22 @@ def test_validation_images_are_not_trained_on():
 @pytest.mark.parametrize("method", ["dropout", "EMP (BN)", "ECMP (BN+out)"])
 def test_methods_take_the_rate_with_the_lowest_validation_loss(method, monkeypatch):
     losses = {0.1: 0.5, 0.2: 0.3, 0.4: 0.9}
-    monkeypatch.setattr(patch, "validation_loss", lambda jobs, run, seed, data: losses[run.rate])
-    monkeypatch.setattr(patch, "network_of", lambda jobs, run, seed, data: run.rate)
-    setting = patch.digits(rates=tuple(losses), perturbations=tuple(losses))
-    model, run = patch.chosen(Jobs(None), setting, method, 0, None)
+    monkeypatch.setattr(networks, "validation_loss", lambda jobs, run, seed, data: losses[run.rate])
+    monkeypatch.setattr(networks, "trained_network", lambda jobs, run, seed, data: run.rate)
+    setup = networks.digits(rates=tuple(losses), perturbations=tuple(losses))
+    model, run = networks.chosen(Jobs(None), setup, method, 0, None)
     assert (model, run.rate) == (0.2, 0.2)
 
 
 def test_first_samples_are_those_of_a_smaller_prediction():
-    setting = patch.digits()
-    data = patch.load(setting.run)
-    model = patch.trained(replace(setting.of("ECMP (BN+out)"), rate=0.1, epochs=1), 0, data)
+    training = replace(networks.digits().of("ECMP (BN+out)"), rate=0.1, epochs=1)
+    data = training.load()
+    model = training.train(0, data)
     x = data.test.tensors[0][:20]
-    for size, probs in patch_samples.prefixes(model, x, (1, 5, 10), seed=3).items():
+    for size, probs in samples.prefixes(model, x, (1, 5, 10), seed=3).items():
         wanted = lb.predict(model, x, samples=size, seed=3, task="classification").probs
         torch.testing.assert_close(probs, wanted, atol=1e-5, rtol=1e-5)
-    balanced, independent = (patch_samples.prefixes(model, x, (5,), 3, choice)[5] for choice in (True, False))
+    balanced, independent = (samples.prefixes(model, x, (5,), 3, choice)[5] for choice in (True, False))
     assert not torch.allclose(balanced, independent)
 
 
@@ -103,16 +95,12 @@ def test_corruption_errors_are_those_of_evaluate():
     cells = [("fog", 1), ("fog", 5), ("snow", 1), ("snow", 5)]
     runs = []
     for clean, accuracies in ((0.9, (0.8, 0.5, 0.7, 0.6)), (0.95, (0.9, 0.6, 0.6, 0.4))):
-        run = {"clean|0|accuracy": clean}
+        run = [{"corruption": "clean", "severity": 0, "accuracy": clean}]
         for (name, severity), accuracy in zip(cells, accuracies, strict=True):
-            run |= {
-                f"{name}|{severity}|accuracy": accuracy,
-                f"{name}|{severity}|ece": 0.1,
-                f"{name}|{severity}|nll": 1.0,
-            }
+            run.append({"corruption": name, "severity": severity, "accuracy": accuracy, "ece": 0.1, "nll": 1.0})
         runs.append(run)
-    found = patch_corruptions.relative(*runs)
-    errors = [{cell: 1 - run[f"{cell[0]}|{cell[1]}|accuracy"] for cell in cells} for run in runs]
+    found = corruptions.relative(*runs)
+    errors = [{(p["corruption"], p["severity"]): 1 - p["accuracy"] for p in run[1:]} for run in runs]
     assert found["mce"] == pytest.approx(100 * corruption.mce(*errors))
     assert found["rmce"] == pytest.approx(100 * corruption.relative_mce(errors[0], 0.1, errors[1], 0.05))
     lost = [sum(e - clean for e in each.values()) for each, clean in zip(errors, (0.1, 0.05), strict=True)]
@@ -121,21 +109,25 @@ def test_corruption_errors_are_those_of_evaluate():
     assert found["corrupted accuracy"] == pytest.approx(0.65)
 
 
+def count(network, method):
+    return parameters.measured(network, method, Jobs(None), 0)
+
+
 def test_parameter_counts_are_the_papers():
-    for network in (patch_parameters.RESNET, patch_parameters.STACK):
+    for network in (parameters.RESNET, parameters.STACK):
         for method in ("EMP (BN+out)", "ECMP (BN+out)", "dropout", "DropConnect", "vanilla"):
-            found = patch_parameters.measured(network, method)
-            if network is patch_parameters.RESNET:
+            found = count(network, method)
+            if network is parameters.RESNET:
                 assert found["parameters"] == network.paper[method]
             assert found["added"] == network.paper[method] - network.paper["vanilla"]
-    resnet = patch_parameters.RESNET
-    assert patch_parameters.measured(resnet, "ECMP (BN)")["overhead, %"] == pytest.approx(0.328, abs=1e-3)
-    assert patch_parameters.measured(resnet, "explicit ensemble")["parameters"] == 58_447_560
-    assert patch_parameters.measured(patch_parameters.STACK, "ECMP (BN+out)")["added"] == 119_200
+    resnet = parameters.RESNET
+    assert count(resnet, "ECMP (BN)")["overhead, %"] == pytest.approx(0.328, abs=1e-3)
+    assert count(resnet, "explicit ensemble")["parameters"] == 58_447_560
+    assert count(parameters.STACK, "ECMP (BN+out)")["added"] == 119_200
 
 
 def test_pyramidnet_counts():
-    found = patch_parameters.measured(patch_parameters.PYRAMID, "EMP (BN+out)")
+    found = count(parameters.PYRAMID, "EMP (BN+out)")
     assert found["parameters"] == 28_825_299
     assert found["overhead, %"] == pytest.approx(1.10, abs=5e-3)
 
@@ -154,7 +146,7 @@ def test_pyramidnet_counts():
     ],
 )
 def test_ensemble_sizes(method, size):
-    found = patch_parameters.log10_size(method, patch_parameters.build(patch_parameters.SMALL))
+    found = parameters.log10_size(method, parameters.build(parameters.SMALL))
     assert found == (None if size is None else pytest.approx(size))
 
 
@@ -163,16 +155,16 @@ def test_smoke_of_those_that_train_nothing(name, tmp_path):
     result = reproduce(name, "smoke", resume=tmp_path)
     json.dumps(result, allow_nan=False)
     assert result_table(result)
-    if (draw := recipes()[name].figure) is not None:
+    if (draw := find(name).load().figure) is not None:
         assert draw(result).startswith("<svg")
 
 
-@pytest.mark.parametrize("method", patch_prior.METHODS)
+@pytest.mark.parametrize("method", prior.METHODS)
 def test_the_number_of_steps_has_a_closed_form(method):
     """b / w is Cauchy of scale bias_std / weight_std; dropout needs w and W both to be there."""
-    setting = patch_prior.Setting(functions=100)
-    found = patch_prior.measured(setting, method, seed=0)
-    inside = 2 / math.pi * math.atan(10 * setting.weight_std / setting.bias_std)
+    setup = prior.PriorSetup(functions=100)
+    found = prior.measured(setup, method, Jobs(None), 0)
+    inside = 2 / math.pi * math.atan(10 * setup.weight_std / setup.bias_std)
     share = inside * (0.25 if method == "dropout" else 1.0)
     error = math.sqrt(100 * share * (1 - share) / 100)
     assert found["steps"] == pytest.approx(100 * share, abs=4 * error)
@@ -180,8 +172,8 @@ def test_the_number_of_steps_has_a_closed_form(method):
 
 
 def test_functions_are_those_of_the_formula():
-    setting = patch_prior.Setting(hidden=7)
-    one, two = patch_prior.pair(setting, "ECMP", 2, torch.Generator().manual_seed(0))
+    setup = prior.PriorSetup(hidden=7)
+    one, two = prior.pair(setup, "ECMP", 2, torch.Generator().manual_seed(0))
     for weights in (one, two):
         for n in range(2):
             for x in (-3.0, 0.5):
@@ -193,15 +185,15 @@ def test_functions_are_those_of_the_formula():
 
 
 def test_patches_on_a_trained_network_start_from_it(tmp_path):
-    sweep = patch_pretrained.SETTINGS["smoke"][0]
-    data, jobs = patch.load(sweep.setting.run), Jobs(tmp_path / "pieces")
-    vanilla = patch.network_of(jobs, sweep.setting.of("vanilla"), 0, data)
+    setup = pretrained.SETUPS["smoke"][0].setup
+    data, jobs = setup.training.load(), Jobs(tmp_path / "pieces")
+    vanilla = trained_network(jobs, setup.of("vanilla"), 0, data)
     x = data.test.tensors[0]
-    near = patch_pretrained.patched(vanilla, sweep.setting.of("ECMP (BN+out)"), 1e-6, 0)
+    near = pretrained.patched(vanilla, setup.of("ECMP (BN+out)"), 1e-6, 0)
     torch.testing.assert_close(
-        patch.probabilities(near, x, 5, 0), patch.probabilities(vanilla, x, 1, 0), atol=1e-4, rtol=0
+        networks.probabilities(near, x, 5, 0), networks.probabilities(vanilla, x, 1, 0), atol=1e-4, rtol=0
     )
     assert sum(p.numel() for p in near.parameters()) > sum(p.numel() for p in vanilla.parameters())
-    rows = list(patch_pretrained.rows("smoke", jobs))
-    assert [(row.method, row.setting) for row in rows][:2] == [("vanilla", "as it was"), ("vanilla", "trained on")]
-    assert {row.setting for row in rows[2:]} == set(sweep.perturbations)
+    cells = list(pretrained.cells("smoke"))
+    assert [(cell.method, cell.setting) for cell in cells][:2] == [("vanilla", "as it was"), ("vanilla", "trained on")]
+    assert {cell.setting for cell in cells[2:]} == set(pretrained.SETUPS["smoke"][0].perturbations)

@@ -9,12 +9,12 @@ import pytest
 import torch
 from scipy import stats
 
-from leanbayes.recipes import patch_regression as recipe
-from leanbayes.recipes.base import reproduce
-from leanbayes.recipes.patch_density import TAU, best_precision, ceiling, log_density, quality
-from leanbayes.recipes.patch_regression import METHODS, SETTINGS, Setting
-from leanbayes.recipes.patch_splits import Split, Task
-from leanbayes.recipes.patch_stack import Schedule, stacked
+from leanbayes.recipes.experiment import reproduce
+from leanbayes.recipes.patch import regression as recipe
+from leanbayes.recipes.patch.density import TAU, best_precision, ceiling, log_density, quality
+from leanbayes.recipes.patch.regression import EXPERIMENT, METHODS, SETUPS, RegressionSetup
+from leanbayes.recipes.patch.splits import Split, Task
+from leanbayes.recipes.patch.stack import Schedule, stacked
 from leanbayes.recipes.table import result_table
 
 
@@ -36,14 +36,14 @@ def test_smoke(tmp_path, monkeypatch):
         assert found["rmse SE"]["mean"] == pytest.approx(found["rmse"]["std"] / math.sqrt(2))
         assert found["lpd"]["mean"] <= ceiling(TAU)
     assert result_table(result)
-    assert recipe.figure(result).startswith("<svg")
+    assert EXPERIMENT.figure(result).startswith("<svg")
     monkeypatch.setattr(recipe, "measured", lambda *args: pytest.fail("trained twice"))
     assert reproduce("patch-regression", "smoke", resume=tmp_path)["rows"] == result["rows"]
 
 
 def test_the_presets_are_as_published():
     for preset in ("cpu", "paper"):
-        tasks = {task.data: task for task in SETTINGS[preset].tasks}
+        tasks = {task.data: task for task in SETUPS[preset].tasks}
         assert set(tasks) == set(recipe.PAPER)
         assert all(tasks[f"uci/{name}"].hidden == (100 if name == "protein" else 50) for name in ("protein", "boston"))
         for name in ("boston", "concrete", "energy", "kin8nm", "power", "wine", "yacht"):
@@ -51,8 +51,8 @@ def test_the_presets_are_as_published():
         assert min(tasks["uci/naval"].splits, tasks["uci/protein"].splits) >= 5
         for name in ("boston", "concrete", "energy", "wine", "yacht"):
             assert tasks[f"uci/{name}"].epochs == 4000
-    assert all(task.epochs == 4000 for task in SETTINGS["paper"].tasks)
-    assert SETTINGS["paper"].samples == 10_000
+    assert all(task.epochs == 4000 for task in SETUPS["paper"].tasks)
+    assert SETUPS["paper"].samples == 10_000
     assert Schedule() == Schedule(epochs=4000, batch_size=100, lr=1e-3, decay=0.01)
     assert recipe.PAPER["uci/yacht"]["ECMP"] == (1.59, 0.23, -2.25, 0.02)
     assert round(ceiling(TAU), 3) == -2.070
@@ -136,7 +136,7 @@ def test_an_ensemble_has_five_networks_a_split(monkeypatch):
     asked = []
     monkeypatch.setattr(recipe, "splits_of", lambda task: [split_of(20, seed) for seed in range(task.splits)])
     monkeypatch.setattr(recipe, "quality", lambda models, split, samples: asked.append(models) or {"rmse": 1.0})
-    setting = Setting((), samples=5)
+    setting = RegressionSetup((), samples=5)
     recipe.measured(Task("none", splits=2, epochs=1, hidden=4), "ensemble", setting)
     assert [len(models) for models in asked] == [5, 5]
     assert len({id(model) for models in asked for model in models}) == 10
@@ -152,9 +152,9 @@ def test_starts_are_averaged_and_statistics_settled(monkeypatch):
         return {"rmse": float(len(asked)), "lpd": -1.0}
 
     monkeypatch.setattr(recipe, "quality", quality)
-    found = recipe.measured(Task("none", splits=2, epochs=1, hidden=4), "ECMP", Setting((), samples=5))
-    assert [found[f"{split} rmse"] for split in (0, 1)] == [2.0, 8.0]
-    assert [found[f"{split} rmse, settled"] for split in (0, 1)] == [5.0, 11.0]
+    found = recipe.measured(Task("none", splits=2, epochs=1, hidden=4), "ECMP", RegressionSetup((), samples=5))
+    assert [split["rmse"] for split in found] == [2.0, 8.0]
+    assert [split["rmse, settled"] for split in found] == [5.0, 11.0]
     before, after = ([*asked[at : at + 3], *asked[at + 6 : at + 9]] for at in (0, 3))
     assert len({one for one, _ in asked}) == 6
     for (one, left), (same, new) in zip(before, after, strict=True):

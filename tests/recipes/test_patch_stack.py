@@ -8,8 +8,8 @@ import torch._dynamo
 from torch import nn
 
 import leanbayes as lb
-from leanbayes.methods.patch.config import norms
-from leanbayes.recipes.patch_stack import Schedule, forward, kl, noise_of, stacked, train, write_back
+from leanbayes.methods.patch import norms
+from leanbayes.recipes.patch.stack import Schedule, forward, kl, noise_of, stacked, train, write_back
 from leanbayes.sampling import sites, using
 
 STEPS = Schedule(epochs=3, batch_size=8, lr=0.01, decay=0.02)
@@ -45,7 +45,7 @@ def test_training_equals_that_of_single_networks(method, compiled, monkeypatch):
         if shutil.which("g++") is None:
             pytest.skip("torch.compile needs a C++ compiler")
         torch._dynamo.utils.counters.clear()
-        monkeypatch.setattr("leanbayes.recipes.patch_stack.COMPILED", 0)
+        monkeypatch.setattr("leanbayes.recipes.patch.stack.COMPILED", 0)
     torch.manual_seed(0)
     models, (x, y) = [perceptron(method) for _ in range(3)], data()
     singles = [perceptron(method) for _ in range(3)]
@@ -57,7 +57,7 @@ def test_training_equals_that_of_single_networks(method, compiled, monkeypatch):
         drawn.append(noise_of(stack, rows))
         return drawn[-1]
 
-    monkeypatch.setattr("leanbayes.recipes.patch_stack.noise_of", recorded)
+    monkeypatch.setattr("leanbayes.recipes.patch.stack.noise_of", recorded)
     stack = stacked(models)
     train(stack, x, y, STEPS, seed=5)
     write_back(stack, models)
@@ -95,7 +95,7 @@ def test_without_a_compiler_training_is_the_same(monkeypatch):
 
     found = []
     for steps in (0, 10**9):
-        monkeypatch.setattr("leanbayes.recipes.patch_stack.COMPILED", steps)
+        monkeypatch.setattr("leanbayes.recipes.patch.stack.COMPILED", steps)
         monkeypatch.setattr(torch, "compile", broken)
         torch.manual_seed(0)
         stack = stacked([perceptron() for _ in range(3)])

@@ -1,13 +1,18 @@
-"""Recipes: one shape for all results, pieces that are run once, a table beside the paper's."""
+"""Experiments as data: one shape for all results, pieces that can be run alone, a table beside the paper's."""
 
 import json
 import math
+import subprocess
+import sys
 
 import pytest
 
-from leanbayes.errors import ConfigError, DataError
-from leanbayes.recipes import base
-from leanbayes.recipes.base import Jobs, Recipe, Row, recipes, reproduce
+from leanbayes.errors import ConfigError
+from leanbayes.recipes import catalogue
+from leanbayes.recipes.catalogue import RECIPES, Recipe, find
+from leanbayes.recipes.experiment import Cell, Experiment, grid, reproduce
+from leanbayes.recipes.jobs import Jobs
+from leanbayes.recipes.results import Row
 from leanbayes.recipes.table import result_table
 
 
@@ -16,23 +21,23 @@ def toy(monkeypatch):
     """A recipe of two rows and three seeds, and the list of pieces that were really run."""
     ran = []
 
-    def rows(preset, jobs):
+    def cells(preset):
         for method, shift in (("a", 0.0), ("b", 1.0)):
 
-            def work(shift=shift):
+            def measure(jobs, seed, shift=shift):
                 ran.append(shift)
                 return {"accuracy": 0.5 + shift + len(ran) / 100, "nll": math.nan if shift else 0.25}
 
-            runs = [jobs({"method": method, "seed": seed}, work) for seed in range(3)]
-            yield Row("digits", method, 0.5, runs, paper={"accuracy": 0.9} if shift else {})
+            paper = {"accuracy": 0.9} if shift else {}
+            yield Cell("digits", method, 0.5, {"method": method}, measure, seeds=3, paper=paper)
 
-    monkeypatch.setitem(base._RECIPES, "toy", Recipe("toy", "two rows", {"smoke": 3}, rows))
+    monkeypatch.setitem(catalogue.RECIPES, "toy", Recipe("toy", "two rows", lambda: Experiment("toy", cells)))
     return ran
 
 
 def test_the_shape_of_a_result(toy):
     result = reproduce("toy")
-    assert list(result) == ["recipe", "preset", "command", "version", "seeds", "seconds", "rows"]
+    assert list(result) == ["recipe", "preset", "command", "version", "seeds", "seconds", "machines", "rows"]
     assert (result["recipe"], result["preset"], result["seeds"]) == ("toy", "smoke", 3)
     assert result["command"] == "leanbayes reproduce toy --preset smoke"
     assert [list(row) for row in result["rows"]] == [["dataset", "method", "setting", "metrics", "paper"]] * 2
@@ -52,7 +57,53 @@ def test_the_table_shows_ours_beside_theirs(toy):
     assert max(map(len, text.splitlines())) < 100
 
 
-def test_an_interrupted_run_goes_on(toy, tmp_path, monkeypatch):
+def test_curves_have_a_field_of_their_own():
+    runs = [
+        {"nll": 1.0, "bins": [{"edge": 0.5, "share": 0.2}, {"edge": 1.0, "share": 0.8}]},
+        {"nll": 2.0, "bins": [{"edge": 1.0, "share": 0.6}]},
+    ]
+    row = Row("digits", "a", 1, runs).to_dict()
+    assert set(row["metrics"]) == {"nll"}
+    low, high = row["curves"]["bins"]
+    assert low == {"edge": 0.5, "share": {"mean": 0.2, "std": None, "n": 1}}
+    assert (high["edge"], high["share"]["mean"], high["share"]["n"]) == (1.0, pytest.approx(0.7), 2)
+    result = {"recipe": "toy", "preset": "smoke", "seeds": 2, "seconds": 1.0, "rows": [row]}
+    assert "curves in the JSON: bins" in result_table(result)
+
+
+def test_a_piece_may_make_several_rows():
+    def measure(jobs, seed):
+        return {"rows": [{"setting": n, "nll": n + seed} for n in (1, 5)] + [{"method": "b", "nll": 0.5}]}
+
+    cell = Cell("digits", "a", 0, {}, measure, 2, paper=lambda method, setting: {"nll": setting})
+    rows = list(cell.rows([measure(None, seed) for seed in range(2)]))
+    assert [(row.method, row.setting, row.paper["nll"]) for row in rows] == [("a", 1, 1), ("a", 5, 5), ("b", 0, 0)]
+    assert [run["nll"] for run in rows[1].runs] == [5, 6]
+
+
+def test_seeds_are_counted_named_or_none():
+    assert [piece.seed for piece in Cell("d", "m", 1, {"k": 1}, seeds=2).pieces()] == [0, 1]
+    assert [piece.key for piece in Cell("d", "m", 1, {"k": 1}, seeds=(3, 7)).pieces()][1] == {"k": 1, "seed": 7}
+    (only,) = Cell("d", "m", 1, {"k": 1}, seeds=None).pieces()
+    assert (only.key, only.label) == ({"k": 1}, "m (1) on d")
+    cited = Cell("d", "cited", 1, seeds=0, paper={"nll": 1.0})
+    assert cited.pieces() == []
+    (row,) = cited.rows([])
+    assert row.to_dict()["paper"] == {"nll": 1.0}
+
+
+def test_grids_have_overrides():
+    cells = grid(
+        data=["mnist", "cifar10"],
+        method=["dense", "sparse"],
+        overrides=[({"data": "cifar10"}, {"epochs": 3}), ({"data": "cifar10", "method": "sparse"}, {"epochs": 9})],
+    )
+    assert [cell.get("epochs") for cell in cells] == [None, None, 3, 9]
+    with pytest.raises(ConfigError, match=r"expected some of data, received dat$"):
+        grid(data=["mnist"], overrides=[({"dat": "mnist"}, None)])
+
+
+def test_an_interrupted_run_goes_on(toy, tmp_path):
     whole = reproduce("toy")
     toy.clear()
 
@@ -67,61 +118,20 @@ def test_an_interrupted_run_goes_on(toy, tmp_path, monkeypatch):
     again = reproduce("toy", resume=tmp_path / "deep" / "runs", tell=told.append)
     assert len(toy) == 6
     assert sum("already done" in line for line in told) == 4
+    assert told[-1] == "[6/6] b (0.5) on digits, seed 2"
     assert again["rows"] == whole["rows"]
     assert len(list((tmp_path / "deep" / "runs").iterdir())) == 6  # and no temporary file
 
 
-def test_pieces_are_kept_by_all_that_they_depend_on(tmp_path):
-    jobs = Jobs(tmp_path)
-    assert jobs({"lr": 0.1}, lambda: {"nll": math.inf}) == {"nll": math.inf}
-    assert jobs({"lr": 0.2}, lambda: {"nll": 2}) == {"nll": 2.0}
-    assert jobs({"lr": 0.1}, lambda: pytest.fail("run twice")) == {"nll": math.inf}
-    for path in tmp_path.iterdir():
-        assert "Infinity" not in path.read_text()
-
-
-def test_the_time_of_earlier_runs_counts(tmp_path, monkeypatch):
-    now = iter([0.0, 5.0])
-    monkeypatch.setattr(base.time, "perf_counter", lambda: next(now))
-    first, second = Jobs(tmp_path), Jobs(tmp_path)
-    first({"seed": 0}, lambda: {"nll": 1.0})
-    second({"seed": 0}, lambda: {"nll": 1.0})
-    assert first.seconds == second.seconds == 5.0
-
-
-def test_the_time_of_a_piece_inside_another_counts_once(tmp_path, monkeypatch):
-    now = [0.0]
-    monkeypatch.setattr(base.time, "perf_counter", lambda: now[0])
-
-    def work(jobs, seconds, *inner):
-        def run():
-            now[0] += seconds
-            for name in inner:
-                jobs({"part": name}, work(jobs, 3.0))
-            return {"nll": 1.0}
-
-        return run
-
-    interrupted = Jobs(tmp_path)
-    interrupted({"part": "first"}, work(interrupted, 3.0))
-    jobs = Jobs(tmp_path)
-    jobs({"part": "outer"}, work(jobs, 1.0, "first", "second"))
-    jobs({"part": "next"}, work(jobs, 1.0, "second"))
-    assert jobs.seconds == now[0] == 8.0
-    again = Jobs(tmp_path)
-    for name in ("outer", "next"):
-        again({"part": name}, lambda: pytest.fail("run twice"))
-    assert again.seconds == 8.0
-
-
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"seconds": 1, "metrics": {"nll": []}}', "\x00"])
-def test_a_damaged_piece_is_named(tmp_path, content):
-    jobs = Jobs(tmp_path)
-    jobs({"seed": 0}, lambda: {"nll": 1.0})
-    path = next(tmp_path.iterdir())
-    path.write_text(content)
-    with pytest.raises(DataError, match=path.name):
-        jobs({"seed": 0}, lambda: {"nll": 1.0})
+@pytest.mark.parametrize(("pattern", "ran"), [("b (0.5)", [1.0] * 3), ("a*seed [01]", [0.0] * 2), ("nothing", [])])
+def test_pieces_are_run_alone(toy, tmp_path, pattern, ran):
+    experiment, jobs = find("toy").load(), Jobs(tmp_path)
+    experiment.run("smoke", jobs, pattern)
+    assert toy == ran
+    done = [piece.label for piece in experiment.pieces("smoke") if jobs.seconds_of(piece.key) is not None]
+    assert len(done) == len(ran)
+    reproduce("toy", resume=tmp_path)
+    assert len(toy) == 6
 
 
 @pytest.mark.parametrize(
@@ -133,6 +143,24 @@ def test_unknown_names_are_refused(name, preset, message):
         reproduce(name, preset)
 
 
+def test_all_are_listed_without_torch():
+    code = "import sys; from leanbayes.recipes.catalogue import RECIPES; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    assert len(RECIPES) == 29
+    assert list(RECIPES) == sorted(RECIPES)
+
+
+@pytest.mark.parametrize("name", list(RECIPES))
+def test_every_preset_has_pieces_with_keys_and_names_of_their_own(name):
+    experiment = find(name).load()
+    assert experiment.name == name
+    for preset in catalogue.PRESETS:
+        pieces = experiment.pieces(preset)
+        assert pieces
+        assert len({piece.label for piece in pieces}) == len(pieces)
+        assert len({json.dumps(piece.key, sort_keys=True, default=str) for piece in pieces}) == len(pieces)
+
+
 def test_baselines_smoke():
     result = reproduce("baselines", "smoke")
     json.dumps(result, allow_nan=False)
@@ -142,38 +170,5 @@ def test_baselines_smoke():
         assert all(m["n"] == 1 and m["std"] is None for m in row["metrics"].values())
         assert 0 <= row["metrics"]["accuracy"]["mean"] <= 1
     assert result["rows"][0]["metrics"]["accuracy"]["mean"] > 0.6
-    assert all(set(r.seeds) == {"smoke", "cpu", "paper"} for name, r in recipes().items() if name != "toy")
+    assert [row["method"] for row in result["rows"][-3:]] == [f"nested, width {n} %" for n in (25, 50, 100)]
     assert "mean-field" in result_table(result)
-
-
-@pytest.mark.parametrize("kept", [True, False])
-def test_a_network_is_trained_once_for_all_recipes_that_ask_for_it(tmp_path, kept):
-    import torch
-    from torch import nn
-
-    import leanbayes as lb
-
-    trained = []
-
-    def plain():
-        return nn.Sequential(nn.Linear(3, 2))
-
-    def train(**options):
-        trained.append(True)
-        model = plain()
-        lb.bayesianize_(model, lb.MeanField())
-        return model
-
-    first = Jobs(tmp_path / "one.smoke" if kept else None)
-    second = Jobs(tmp_path / "other.smoke") if kept else first
-    found = first.network({"seed": 0}, plain, train)
-    before = found[0].posteriors["weight"].rho.clone()
-    again = second.network({"seed": 0}, plain, train)
-    assert len(trained) == 1
-    assert torch.equal(again[0].posteriors["weight"].rho, before)
-    with torch.no_grad():  # what one piece does to its copy is its own affair
-        again[0].posteriors["weight"].rho.zero_()
-    third = second.network({"seed": 0}, plain, train)
-    assert torch.equal(third[0].posteriors["weight"].rho, before)
-    second.network({"seed": 1}, plain, train)
-    assert len(trained) == 2

@@ -1,8 +1,6 @@
 """The recipes of sparse subspace VI: what they train, what they measure, and that the smoke presets run."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from types import SimpleNamespace
 from xml.etree import ElementTree
@@ -12,11 +10,14 @@ import torch
 from torch import nn
 
 import leanbayes as lb
-from leanbayes.recipes import sparse, sparse_accuracy, sparse_criteria
-from leanbayes.recipes.base import Jobs, recipes, reproduce
-from leanbayes.recipes.sparse import digits, kl_weight, lenet, mlp, optimizer, published, resnet
-from leanbayes.recipes.sparse_measures import weights_in_all, weights_in_use
+from leanbayes.recipes.catalogue import find
+from leanbayes.recipes.experiment import reproduce
+from leanbayes.recipes.jobs import Jobs
+from leanbayes.recipes.sparse import accuracy, criteria
+from leanbayes.recipes.sparse.measures import weights_in_all, weights_in_use
+from leanbayes.recipes.sparse.networks import SparseTraining, digits, lenet, mlp, published, resnet
 from leanbayes.recipes.table import result_table
+from leanbayes.recipes.training import trained_network
 
 QUALITY = {"accuracy", "nll", "ece", "classwise_l2"}
 NAMES = [f"sparse-{x}" for x in ("accuracy", "density", "criteria", "init", "addition", "ood", "corruption", "cost")]
@@ -47,7 +48,7 @@ def test_smoke(name, once):
             assert set(row["metrics"]) >= QUALITY
             assert 0.05 < row["metrics"]["accuracy"]["mean"] <= 1
     assert result_table(result)
-    drawn = recipes()[name].figure
+    drawn = find(name).load().figure
     assert (drawn is None) == (name in ("sparse-accuracy", "sparse-ood"))
     if drawn is not None:
         picture = drawn(json.loads(json.dumps(result)))
@@ -58,7 +59,7 @@ def test_smoke(name, once):
 def test_no_network_is_trained_twice(once, monkeypatch):
     """Recipes under one --resume folder share them, and a network read back measures as the one that was trained."""
     was = {row["method"]: row["metrics"]["accuracy"] for row in once("sparse-accuracy")["rows"]}
-    monkeypatch.setattr(sparse, "trained", None)
+    monkeypatch.setattr(SparseTraining, "train", lambda *args, **options: pytest.fail("trained twice"))
     again = reproduce("sparse-ood", "smoke", resume=once.folder / "again")
     now = {row["method"]: row["metrics"]["accuracy"] for row in again["rows"]}
     assert now["dense VI"] == was["dense VI"]
@@ -68,14 +69,16 @@ def test_no_network_is_trained_twice(once, monkeypatch):
 
 
 def test_an_interrupted_training_goes_on(tmp_path, monkeypatch):
-    run, jobs, train = replace(digits().subspace(0.1), limit=200), Jobs(tmp_path / "pieces"), sparse.trained
-    whole = train(run, 0)[0].state_dict()
+    training, jobs = replace(digits().subspace(0.1), limit=200), Jobs(tmp_path / "pieces")
+    data, train = training.load(), SparseTraining.train
+    whole = training.train(0, data).state_dict()
 
     def network(**hooks):
-        monkeypatch.setattr(
-            sparse, "trained", lambda run, seed, **options: train(run, seed, callbacks=[Hooks(**hooks)], **options)
-        )
-        return sparse.network(jobs, run, 0)[0]
+        def watched(self, seed, data, **options):
+            return train(self, seed, data, callbacks=[Hooks(**hooks)], **options)
+
+        monkeypatch.setattr(SparseTraining, "train", watched)
+        return trained_network(jobs, training, 0, data)
 
     def stop(state):
         if state.epoch == 1:
@@ -93,12 +96,6 @@ class Hooks(SimpleNamespace):
     """A callback of the functions it is given."""
 
 
-def test_all_are_found_without_torch():
-    assert set(NAMES) <= set(recipes())
-    code = "import sys; from leanbayes.recipes.base import recipes; recipes(); sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 def test_the_accuracy_table_says_what_is_left(once):
     rows = {row["method"]: row["metrics"] for row in once("sparse-accuracy")["rows"]}
     assert rows["dense VI"]["density"]["mean"] == rows["dense VI"]["x dense VI"]["mean"] == 1
@@ -114,23 +111,25 @@ def test_the_accuracy_table_says_what_is_left(once):
 
 def test_criteria_two_and_four_are_one(once):
     rows = once("sparse-criteria")["rows"]
-    accuracy = {
-        (row["method"], row["setting"]): row["metrics"]["accuracy"] for row in rows if "IoU" not in row["method"]
-    }
-    assert accuracy["snr", 0.01] == accuracy["snr-abs", 0.01]
+    found = {(row["method"], row["setting"]): row["metrics"]["accuracy"] for row in rows if "IoU" not in row["method"]}
+    assert found["snr", 0.01] == found["snr-abs", 0.01]
     pairs = {
-        (row["method"], row["setting"]): row["metrics"]["removed"]["mean"] for row in rows if "IoU" in row["method"]
+        (row["method"], row["setting"]): row["metrics"]["removed"]["mean"]
+        for row in rows
+        if row["method"].startswith("IoU")
     }
     for stage in ("start", "middle", "end"):
         assert pairs[f"IoU at the {stage}", "snr & snr-abs"] == 1
         assert all(0 <= v <= 1 for v in pairs.values())
-    assert any(method == "average IoU" for method, _ in pairs)
+    steps = [point["step"] for point in rows[-1]["curves"]["average IoU"]]
+    assert steps == sorted(steps)
+    assert steps
 
 
 def test_iou_is_that_of_sets():
     masks = [{"a": [1, 1, 0, 0], "b": [1, 0, 1, 0]}, {"a": [1, 0], "b": [1, 0]}]
     layers = [{name: torch.tensor(m, dtype=torch.bool) for name, m in layer.items()} for layer in masks]
-    assert sparse_criteria.agreement(layers) == {"removed a & b": 2 / 4, "kept a & b": 2 / 4}
+    assert criteria.agreement(layers) == {"removed a & b": 2 / 4, "kept a & b": 2 / 4}
 
 
 def test_the_published_formula_is_criterion_four_where_precision_allows():
@@ -138,9 +137,9 @@ def test_the_published_formula_is_criterion_four_where_precision_allows():
 
     mu, sigma = torch.linspace(0.5, 3, 20), torch.ones(20)
     exact = signal_to_noise_of_magnitude(mu, sigma).float()
-    assert torch.allclose(sparse_criteria.as_published(mu, sigma), exact, rtol=1e-4)
+    assert torch.allclose(criteria.as_published(mu, sigma), exact, rtol=1e-4)
     small = torch.linspace(1e-6, 1e-3, 2000)
-    assert len(sparse_criteria.as_published(small, torch.ones(2000)).unique()) < 100  # ties
+    assert len(criteria.as_published(small, torch.ones(2000)).unique()) < 100  # ties
 
 
 def test_cost_rows_are_measured_and_nominal(once):
@@ -154,13 +153,13 @@ def test_cost_rows_are_measured_and_nominal(once):
 
 @pytest.mark.parametrize("make", [digits, mlp, lenet, resnet, published])
 def test_every_run_names_layers_that_exist(make):
-    setting = make()
+    setup = make()
     options = {"num_classes": 10}
-    if setting.run.model == "mlp":
+    if setup.training.model == "mlp":
         options = {"in_features": 64, "out_features": 10}
     else:
-        options["in_channels"] = 1 if setting.run.data == "fashion-mnist" else 3
-    for run, _ in sparse_accuracy.contestants(setting).values():
+        options["in_channels"] = 1 if setup.training.data == "fashion-mnist" else 3
+    for run, _ in accuracy.contestants(setup).values():
         with torch.device("meta"):
             model = lb.models.build(run.model, **{**options, **run.options})
         assert lb.plan(model, dict(run.methods)).converted
@@ -173,20 +172,20 @@ def test_the_paper_preset_is_as_run():
     method = run.methods["*"]
     assert (method.interval, method.replacement, method.until, method.schedule) == (100, 0.3, 0.75, "cosine")
     assert (method.prior, method.init_std, method.removal) == (lb.Normal(std=0.005), 0.01, "snr-abs")
-    rise = kl_weight(run, 50_000)
+    rise = run.kl_schedule(50_000)
     assert (rise(0), rise(100 * 391)) == (0, 0.01)
     assert rise(50 * 391) == pytest.approx(0.005)
-    cited = {name for data in sparse_accuracy.CITED.values() for name in data}
+    cited = {name for data in accuracy.CITED.values() for name in data}
     assert cited == {"AEB (cited)", "mBNN (cited)"}
 
 
 def test_scales_have_no_weight_decay():
-    setting = digits()
-    for run, scales in ((setting.subspace(0.1), 3), (setting.structured(), 4), (setting.rigl(0.1), 0)):
+    setup = digits()
+    for run, scales in ((setup.subspace(0.1), 3), (setup.structured(), 4), (setup.rigl(0.1), 0)):
         torch.manual_seed(0)
         model = lb.models.build("mlp", in_features=64, out_features=10, **run.options)
         lb.bayesianize_(model, dict(run.methods))
-        groups = optimizer(model, run).param_groups
+        groups = run.optimizer(model).param_groups
         assert sum(len(group["params"]) for group in groups) == len(list(model.parameters()))
         assert sum(len(g["params"]) for g in groups[1:]) == scales
         assert all(g["weight_decay"] == 0 for g in groups[1:])
@@ -204,5 +203,5 @@ def test_weights_in_use_counts_each_once():
 def test_dense_means_start_small_where_told():
     run = published().dense()
     model = nn.Sequential(nn.Conv2d(3, 64, 3))
-    sparse.convert_(model, run)
+    run.convert_(model)
     assert model[0].posteriors["weight"].loc.std().item() == pytest.approx(0.01, rel=0.1)

@@ -1,18 +1,18 @@
 """The recipes of variance networks: what they train, what they measure, and that the smoke presets run."""
 
 import json
-import subprocess
-import sys
 
 import pytest
 import torch
 from torch import nn
 
 import leanbayes as lb
-from leanbayes.recipes import variance, variance_accuracy, variance_zero_mean
-from leanbayes.recipes.base import Jobs, recipes, reproduce
+from leanbayes.recipes.experiment import reproduce
+from leanbayes.recipes.jobs import Jobs
 from leanbayes.recipes.table import result_table
-from leanbayes.recipes.workload import Run, linear_decay, optimizer, shifted_and_mirrored
+from leanbayes.recipes.training import Training, linear_decay, shift_and_mirror
+from leanbayes.recipes.variance import accuracy, measures, parameterisations, prior, zero_mean
+from leanbayes.recipes.variance.networks import Line, cell, small
 
 NAMES = ["variance-accuracy", "variance-parameterisations", "variance-zero-mean", "variance-prior"]
 
@@ -20,15 +20,12 @@ NAMES = ["variance-accuracy", "variance-parameterisations", "variance-zero-mean"
 @pytest.fixture
 def quick(monkeypatch):
     """The perceptron of the smoke preset, trained for an epoch only."""
-    small = variance_accuracy.small
 
     def smaller(methods, **changes):
         return small(methods, **{"epochs": 1, **changes})
 
-    for module in (variance_accuracy, variance_zero_mean):
+    for module in (accuracy, parameterisations, prior, zero_mean):
         monkeypatch.setattr(module, "small", smaller)
-    for name in ("variance_parameterisations", "variance_prior"):
-        monkeypatch.setattr(f"leanbayes.recipes.{name}.small", smaller)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -45,18 +42,11 @@ def test_smoke(name, quick, tmp_path):
     assert again["rows"] == result["rows"]
 
 
-def test_all_are_found_without_torch():
-    assert {"baselines", *NAMES} <= set(recipes())
-    code = "import sys; from leanbayes.recipes.base import recipes; recipes(); sys.exit('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 @pytest.mark.parametrize("preset", ["smoke", "cpu", "paper"])
 def test_every_row_names_layers_that_exist(preset):
-    for line in variance_accuracy.lines(preset).values():
-        assert planned(line.run)
-    for run, _, _ in variance_zero_mean.lines(preset).values():
-        assert planned(run)
+    for module in (accuracy, parameterisations, prior, zero_mean):
+        for line in module.lines(preset).values():
+            assert planned(line.training)
 
 
 def planned(run):
@@ -71,11 +61,11 @@ def planned(run):
 
 
 def test_the_paper_preset_is_as_published():
-    run = variance_accuracy.lines("paper")["variance, dense1"].run
+    run = accuracy.lines("paper")["variance, dense1"].training
     assert (run.epochs, run.lr, run.lr_scale, run.batch_size, run.limit) == (200, 1e-3, None, 200, None)
     assert run.options == {"batch_norm": True, "bias": False}
     assert run.methods == {"dense1": lb.Variance(log_alpha=-5.0)}
-    vgg = variance_accuracy.lines("paper")["variance, VGG-like"].run
+    vgg = accuracy.lines("paper")["variance, VGG-like"].training
     assert (vgg.epochs, vgg.batch_size, vgg.augment, vgg.options) == (550, 100, True, {"dropout_last": False})
     assert [name for name, m in vgg.methods.items() if isinstance(m, lb.Variance)] == [
         "conv11",
@@ -88,7 +78,7 @@ def test_the_paper_preset_is_as_published():
 def test_noise_has_a_learning_rate_of_its_own_and_all_fall_to_zero():
     model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2))
     lb.bayesianize_(model, {"0": lb.Variance(), "1": lb.Variance("zero")})
-    adam = optimizer(model, Run("digits", "mlp", lr_scale=1e-2, beta_scale=0.99))
+    adam = Training("digits", "mlp", lr_scale=1e-2, beta_scale=0.99).optimizer(model)
     others, scales = adam.param_groups
     assert (others["lr"], scales["lr"], scales["betas"]) == (1e-3, 1e-2, (0.9, 0.99))
     assert len(scales["params"]) == 2
@@ -105,7 +95,7 @@ def test_noise_has_a_learning_rate_of_its_own_and_all_fall_to_zero():
 def test_augmentation_shifts_and_mirrors():
     image = torch.arange(36.0).reshape(1, 6, 6) + 1
     batch = [(image, torch.tensor(i % 10)) for i in range(400)]
-    images, labels = shifted_and_mirrored(batch, pad=1)
+    images, labels = shift_and_mirror(batch, pad=1)
     assert images.shape == (400, 1, 6, 6)
     assert labels.tolist() == [i % 10 for i in range(400)]
     padded = nn.functional.pad(image, (1, 1, 1, 1))
@@ -117,28 +107,30 @@ def test_augmentation_shifts_and_mirrors():
 
 
 def test_measures_agree_with_a_direct_count():
-    run = variance_accuracy.small({"4": lb.Variance(log_alpha=1.0)}, epochs=1, limit=200, test_limit=50)
-    model, data, history = variance.trained(run, 0)
-    assert (len(data.train), len(data.test), len(history)) == (200, 50, 1)
+    run = small({"4": lb.Variance(log_alpha=1.0)}, epochs=1, limit=200, test_limit=50)
+    data = run.load()
+    model = run.train(0, data)
+    assert (len(data.train), len(data.test)) == (200, 50)
     x, y = data.test.tensors
     by_hand = (lb.predict(model, x, samples=3, seed=7).probs.argmax(1) == y).double().mean().item()
-    assert variance.accuracy(model, data, samples=3, seed=7) == pytest.approx(by_hand)
-    assert variance.log_alphas(model) == {"log alpha 4": pytest.approx(model[4].posteriors["weight"].log_alpha.item())}
-    assert variance.shares_below(model, 50.0) == {"stuck 4": 1.0}
-    found = variance.elbo(model, data, seed=0)
+    assert measures.accuracy(model, data, samples=3, seed=7) == pytest.approx(by_hand)
+    assert measures.log_alphas(model) == {"log alpha 4": pytest.approx(model[4].posteriors["weight"].log_alpha.item())}
+    assert measures.shares_below(model, 50.0) == {"stuck 4": 1.0}
+    found = measures.elbo(model, data, seed=0)
     assert found["KL"] == pytest.approx(lb.kl_sum(model).item(), rel=1e-5)
     assert found["ELBO"] < -found["KL"]
     before = [b.clone() for b in model.buffers()]
-    variance.recalibrated_accuracy(model, data)
-    variance.swapped_accuracy(model, data, samples=2, seed=0)
+    measures.recalibrated_accuracy(model, data)
+    measures.swapped_accuracy(model, data, samples=2, seed=0)
     assert all(torch.equal(a, b) for a, b in zip(before, model.buffers(), strict=True))  # worked on copies
     assert model[4].posteriors["weight"].has_mean
 
 
 def test_a_piece_is_kept_by_all_that_it_depends_on(tmp_path):
-    jobs, run = Jobs(tmp_path), variance_accuracy.small({"4": lb.Variance()}, epochs=1, limit=100, test_limit=20)
+    jobs = Jobs(tmp_path / "pieces")
     for seed, method in ((0, lb.Variance()), (1, lb.Variance()), (0, lb.Variance("neuron")), (0, lb.Variance())):
-        again = variance_accuracy.small({"4": method}, epochs=1, limit=100, test_limit=20)
-        variance.done(jobs, again, seed, "test", lambda model, data: {"n": len(data.test)})
-    assert run.key(0) != run.key(1)
-    assert len(list(tmp_path.iterdir())) == 3
+        line = Line(small({"4": method}, epochs=1, limit=100, test_limit=20))
+        made = cell(line, "test", "variance", 1, lambda model, data, samples, seed: {"n": len(data.test)})
+        jobs({**made.key, "seed": seed}, lambda made=made, seed=seed: made.measure(jobs, seed))
+    assert line.training.key(0) != line.training.key(1)
+    assert len(list((tmp_path / "pieces").iterdir())) == 3

@@ -6,9 +6,9 @@ from dataclasses import replace
 import pytest
 
 import leanbayes as lb
-from leanbayes.recipes import variance_attack
-from leanbayes.recipes.base import reproduce
+from leanbayes.recipes.experiment import reproduce
 from leanbayes.recipes.table import result_table
+from leanbayes.recipes.variance import attack
 
 
 @pytest.fixture(scope="module")
@@ -18,12 +18,12 @@ def result():
 
 def test_a_row_for_every_method_and_iteration(result):
     json.dumps(result, allow_nan=False)
-    setting = variance_attack.SETTINGS["smoke"]
-    expected = [(name, i) for name in variance_attack.ORDER for i in range(setting.iterations + 1)]
+    setup = attack.SETUPS["smoke"]
+    expected = [(name, i) for name in attack.ORDER for i in range(setup.iterations + 1)]
     assert [(row["method"], row["setting"]) for row in result["rows"]] == expected
     for row in result["rows"]:
         values = {name: metric["mean"] for name, metric in row["metrics"].items()}
-        assert set(values) == set(variance_attack.METRICS)
+        assert set(values) == {"success", "entropy", "clean_entropy", "accuracy"}
         assert 0 <= values["success"] + values["accuracy"] <= 1
         if row["setting"] == 0:
             assert values["entropy"] == values["clean_entropy"]
@@ -37,15 +37,15 @@ def test_attacks_succeed_more_and_more_on_a_plain_network(result):
 
 
 def test_the_figure_names_every_method(result):
-    figure = variance_attack.figure(result)
+    figure = attack.EXPERIMENT.figure(result)
     assert figure.startswith("<svg")
-    for name in variance_attack.ORDER:
+    for name in attack.ORDER:
         assert name in figure
 
 
 def test_every_member_is_trained_as_long_as_a_network_alone():
-    setting = variance_attack.SETTINGS["cpu"]
-    plain, dropout, variance = (variance_attack.training(setting, f) for f in variance_attack.FAMILIES)
+    setup = attack.SETUPS["cpu"]
+    plain, dropout, variance = (attack.training(setup, f) for f in attack.FAMILIES)
     assert plain.epochs == variance.epochs == 5 * dropout.epochs
     assert plain.methods == {"*": lb.Ensemble(5)}
     assert variance.methods["dense1"] == lb.Ensemble(5, method=lb.Variance(log_alpha=12.0))
@@ -55,10 +55,10 @@ def test_every_member_is_trained_as_long_as_a_network_alone():
 def test_the_paper_preset_can_be_planned():
     from leanbayes.models import build
 
-    setting = variance_attack.SETTINGS["paper"]
-    setting = replace(setting, run=replace(setting.run, options={"width": 1 / 16}))
-    for family in variance_attack.FAMILIES:
-        run = variance_attack.training(setting, family)
+    setup = attack.SETUPS["paper"]
+    setup = replace(setup, training=replace(setup.training, options={"width": 1 / 16}))
+    for family in attack.FAMILIES:
+        run = attack.training(setup, family)
         model = build(run.model, **run.options)
         plan = lb.plan(model, dict(run.methods))
         assert ("drop1" in plan.converted) == (family != "plain")

@@ -40,15 +40,15 @@ class Demo:
         import torch
 
         from ..evaluation import Evaluation, compare
-        from ..recipes.baselines import CONTESTANTS, Setting, train_and_evaluate
+        from ..recipes.baselines import CONTESTANTS, BaselineSetup, train_and_evaluate
 
         ood = ("not-digits/letters", "not-digits/photos")
-        setting = Setting("digits", "convnet", ood, epochs=self.epochs, samples=self.samples)
+        setup = BaselineSetup("digits", "convnet", ood, epochs=self.epochs, samples=self.samples)
         torch.set_num_threads(1)  # the network is small: threads that wait for each other cost more than they bring
         results: list[Evaluation] = []
         for step, name in enumerate(CONTESTANTS, 1):
             print(f"[{step}/{len(CONTESTANTS)}] training: {name}", file=sys.stderr, flush=True)
-            results += train_and_evaluate(name, setting, self.seed)
+            results += train_and_evaluate(name, setup, self.seed)
         table = compare(results)
         table.save_html(self.html)
         if not self.json:

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from .. import files
+from ..errors import ConfigError
 from ..optional import require
+from ..recipes.catalogue import RECIPES, find
 from . import checks
+
+if TYPE_CHECKING:
+    from ..recipes.experiment import Experiment
+    from ..recipes.jobs import Jobs
 
 
 @dataclass(frozen=True)
@@ -24,6 +32,9 @@ class Reproduce:
         out: where the result is written; by default results/NAME.PRESET.json, unless the preset is smoke.
         resume: a folder for finished pieces, so that an interrupted run goes on where it stopped; by default runs,
             unless the preset is smoke.
+        only: run the pieces whose names contain this text or match this pattern ("*seed 0"), and no others; the same
+            command without it makes the table. Several of these may run at a time.
+        list: list the pieces, and which of them are finished, instead of running them.
         json: print JSON instead of a table.
     """
 
@@ -31,44 +42,75 @@ class Reproduce:
     preset: Literal["smoke", "cpu", "paper"] = "smoke"
     out: Path | None = None
     resume: Path | None = None
+    only: str = ""
+    list: bool = False
     json: bool = False
 
-    def run(self) -> dict[str, Any]:
+    def run(self) -> Any:
         """Run it and print ours beside the paper's."""
-        from .. import files
-        from ..recipes.base import check, recipes, reproduce
-        from ..recipes.table import result_table
-
         if not self.name:
-            known = {name: recipe.summary for name, recipe in recipes().items()}
-            if not self.json:
-                for name, text in known.items():
-                    print(f"{name:{max(map(len, known))}}  {text}")
-            return known
-        draw = check(self.name, self.preset).figure
+            return self._recipes()
+        recipe, target = find(self.name, self.preset), self._target
         for package in ("matplotlib", "sklearn", "scipy", "PIL"):
             require(package, "all", "leanbayes reproduce")
-        target, folder = self._target, self._folder
-        if target is not None:
+        if self.only and not self.list and self._folder is None:
+            raise ConfigError("--only: expected a folder for the pieces it runs, received none; add --resume FOLDER")
+        if target is not None and not self.only and not self.list:
             if self.out is None:
                 target.parent.mkdir(exist_ok=True)
             checks.targets(out=target)
-        result = reproduce(self.name, self.preset, resume=folder, tell=lambda text: print(text, file=sys.stderr))
-        if target is not None:
-            files.write_text(target, json.dumps(result, indent=1, allow_nan=False) + "\n")
-        if target is not None and draw is not None:
-            picture = target.parent / "figures" / f"{target.stem}.svg"
-            picture.parent.mkdir(exist_ok=True)
-            files.write_text(picture, draw(result))
+
+        from ..recipes.experiment import reproduce
+        from ..recipes.jobs import Jobs
+        from ..recipes.table import result_table
+
+        experiment, jobs = recipe.load(), Jobs(self._folder, _tell)
+        if self.list or self.only:
+            return self._pieces(experiment, jobs)
+        result = reproduce(self.name, self.preset, resume=self._folder, tell=_tell)
+        written = [] if target is None else self._write(result, target, experiment)
         if not self.json:
             print(result_table(result))
-            if target is not None:
-                print(f"wrote {target}" + (f" and {picture}" if draw is not None else ""))
+            if written:
+                print(f"wrote {' and '.join(map(str, written))}")
         return result
 
     def go_on(self) -> str:
         """What to do after an interruption."""
         return "" if self._folder is None else f"; the same command goes on from the pieces in {self._folder}"
+
+    def _recipes(self) -> dict[str, str]:
+        if self.only or self.list:
+            raise ConfigError("name: expected the name of a recipe with --only and --list, received none")
+        known = {name: recipe.summary for name, recipe in RECIPES.items()}
+        if not self.json:
+            for name, text in known.items():
+                print(f"{name:{max(map(len, known))}}  {text}")
+        return known
+
+    def _pieces(self, experiment: Experiment, jobs: Jobs) -> Sequence[dict[str, Any]]:
+        """Run those that are asked for, unless they are only to be listed; returns all of these with their seconds."""
+        chosen = [piece for piece in experiment.pieces(self.preset) if piece.matches(self.only)]
+        if not chosen:
+            raise ConfigError(f"--only: expected the name of a piece or a pattern, received {self.only!r}; try --list")
+        if not self.list:
+            experiment.run(self.preset, jobs, self.only)
+        found = [{"piece": piece.label, "seconds": jobs.seconds_of(piece.key)} for piece in chosen]
+        if not self.json:
+            for one in found:
+                done = "to do" if one["seconds"] is None else f"{one['seconds']:.1f} s"
+                print(f"{done:>10}  {one['piece']}")
+        return found
+
+    def _write(self, result: dict[str, Any], target: Path, experiment: Experiment) -> Sequence[Path]:
+        """Write the result and its figure, if it has one."""
+        files.write_text(target, json.dumps(result, indent=1, allow_nan=False) + "\n")
+        if experiment.figure is None:
+            return [target]
+        picture = target.parent / "figures" / f"{target.stem}.svg"
+        picture.parent.mkdir(exist_ok=True)
+        files.write_text(picture, experiment.figure(result))
+        return [target, picture]
 
     @property
     def _target(self) -> Path | None:
@@ -80,3 +122,7 @@ class Reproduce:
         if self.resume is None and self.preset == "smoke":
             return None
         return (self.resume or Path("runs")) / f"{self.name}.{self.preset}"
+
+
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)

@@ -1,1 +1,1 @@
-"""One table or figure of a paper a file; `leanbayes reproduce` runs them."""
+"""Tables and figures of papers as experiments; `leanbayes reproduce` runs them."""

@@ -9,23 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import Any
 
-from ..methods import (
-    Dropout,
-    Ensemble,
-    MeanField,
-    Method,
-    Nested,
-    Patch,
-    SparseSubspace,
-    Variance,
-    VariationalDropout,
-)
-from .base import Jobs, Metrics, Row, recipe
+import torch
+from torch.utils.data import DataLoader
 
-if TYPE_CHECKING:
-    from ..evaluation import Evaluation
+import leanbayes as lb
+
+from ..data import load, loaders
+from ..methods import Dropout, Ensemble, MeanField, Method, Nested, Patch, SparseSubspace, Variance, VariationalDropout
+from ..models import build
+from ..models.auto import fitting
+from .experiment import Cell, Experiment
+from .jobs import Jobs
+from .results import Measured, Metrics
 
 
 @dataclass(frozen=True)
@@ -67,7 +64,7 @@ CONTESTANTS: dict[str, Contestant] = {
 
 
 @dataclass(frozen=True)
-class Setting:
+class BaselineSetup:
     """What is trained on what, and for how long."""
 
     data: str
@@ -80,49 +77,33 @@ class Setting:
     seeds: int = 1
 
 
-SETTINGS = {
-    "smoke": Setting("digits", "convnet", ("not-digits/letters",), epochs=1, samples=4),
-    "cpu": Setting("digits", "convnet", ("not-digits/letters", "not-digits/photos"), epochs=40, seeds=5),
-    "paper": Setting("mnist", "lenet5", ("fashion-mnist",), epochs=20, batch_size=128, lr=1e-3, seeds=3),
+SETUPS = {
+    "smoke": BaselineSetup("digits", "convnet", ("not-digits/letters",), epochs=1, samples=4),
+    "cpu": BaselineSetup("digits", "convnet", ("not-digits/letters", "not-digits/photos"), epochs=40, seeds=5),
+    "paper": BaselineSetup("mnist", "lenet5", ("fashion-mnist",), epochs=20, batch_size=128, lr=1e-3, seeds=3),
 }
 
 
-@recipe(
-    "baselines",
-    "all methods on one network, beside a plain one: accuracy, calibration, out-of-domain",
-    seeds={name: setting.seeds for name, setting in SETTINGS.items()},
-)
-def rows(preset: str, jobs: Jobs) -> Iterator[Row]:
-    """A row a method, and one for each of its widths."""
-    setting = SETTINGS[preset]
+def cells(preset: str) -> Iterator[Cell]:
+    """A row for every method, or one for each of its widths; the setting is the number of samples."""
+    setup = SETUPS[preset]
     for name, contestant in CONTESTANTS.items():
-        runs = []
-        for seed in range(setting.seeds):
-            key = {"contestant": repr(contestant), "setting": asdict(setting), "seed": seed}
-            key |= {"rounds": contestant.rounds} if contestant.rounds > 1 else {}
-            key |= {"widths": list(contestant.widths)} if contestant.widths else {}
-            work = partial(_run, name, setting, seed)
-            runs.append(jobs(key, work, label=f"{name} on {setting.data}, seed {seed}"))
-        for number, row in enumerate(contestant.names(name)):
-            own = [{k.removeprefix(f"{number} "): v for k, v in run.items() if _belongs(k, number)} for run in runs]
-            yield Row(setting.data, row, setting.samples, own, paper={})
+        key: dict[str, Any] = {"contestant": repr(contestant), "setting": asdict(setup)}
+        key |= {"rounds": contestant.rounds} if contestant.rounds > 1 else {}
+        key |= {"widths": list(contestant.widths)} if contestant.widths else {}
+        yield Cell(setup.data, name, setup.samples, key, partial(measured, name, setup), setup.seeds)
 
 
-def _belongs(metric: str, number: int) -> bool:
-    """Metrics of the rows after the first have its number in front."""
-    first, _, rest = metric.partition(" ")
-    return first == str(number) if rest and first.isdigit() else number == 0
+def measured(name: str, setup: BaselineSetup, jobs: Jobs, seed: int) -> Measured:
+    """The metrics of the table; a row for every width where there are several."""
+    found = [headline(one) for one in train_and_evaluate(name, setup, seed, progress=False)]
+    rows = CONTESTANTS[name].names(name)
+    if len(rows) == 1:
+        return found[0]
+    return {"rows": [{"method": row, **metrics} for row, metrics in zip(rows, found, strict=True)]}
 
 
-def _run(name: str, setting: Setting, seed: int) -> Metrics:
-    found: Metrics = {}
-    for number, evaluation in enumerate(train_and_evaluate(name, setting, seed, progress=False)):
-        before = f"{number} " if number else ""
-        found |= {f"{before}{metric}": value for metric, value in headline(evaluation).items()}
-    return found
-
-
-def headline(result: Evaluation) -> Metrics:
+def headline(result: lb.Evaluation) -> Metrics:
     """The metrics of the table."""
     ranks = {
         f"{key.removeprefix('ood.').removesuffix('.entropy.auroc')} AUROC": value
@@ -133,38 +114,29 @@ def headline(result: Evaluation) -> Metrics:
     return {**quality, **ranks, "parameters": float(result.cost["parameters"])}
 
 
-def train_and_evaluate(name: str, setting: Setting, seed: int, *, progress: bool = True) -> Iterator[Evaluation]:
+def train_and_evaluate(name: str, setup: BaselineSetup, seed: int, *, progress: bool = True) -> Iterator[lb.Evaluation]:
     """One contestant, trained from scratch and evaluated on the test data, at each of its widths."""
-    import torch
-    from torch.utils.data import DataLoader
-
-    import leanbayes as lb
-
-    from ..data import load, loaders
-    from ..models import build
-    from ..models.auto import fitting
-
-    contestant, data = CONTESTANTS[name], load(setting.data)
-    parts = loaders(data, setting.batch_size)
+    contestant, data = CONTESTANTS[name], load(setup.data)
+    parts = loaders(data, setup.batch_size)
     torch.manual_seed(seed)
-    network = fitting(setting.model, data)
+    network = fitting(setup.model, data)
     model = build(network["name"], **network["options"])
     if contestant.method is not None:
         lb.bayesianize_(model, contestant.method)  # type: ignore[arg-type]
-    epochs = contestant.rounds * setting.epochs
+    epochs = contestant.rounds * setup.epochs
     steps = int(contestant.warmup * epochs * len(parts["train"]))
     history = lb.fit(
         model,
         parts["train"],
         val=parts["val"],
         epochs=epochs,
-        lr=setting.lr,
+        lr=setup.lr,
         kl_weight=lb.warmup(0, contestant.kl_weight, steps=steps) if steps else contestant.kl_weight,
         scheduler=lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs),
         seed=seed,
         progress=progress,
     )
-    others = {o: DataLoader(load(o, parts="test", normalise=data).test, 256) for o in setting.ood}
+    others = {o: DataLoader(load(o, parts="test", normalise=data).test, 256) for o in setup.ood}
     for row, width in zip(contestant.names(name), contestant.widths or (None,), strict=True):
         if width is not None:
             lb.set_width_(model, width)
@@ -172,9 +144,12 @@ def train_and_evaluate(name: str, setting: Setting, seed: int, *, progress: bool
             model,
             parts["test"],
             ood=others,
-            samples=setting.samples,
+            samples=setup.samples,
             seed=seed,
             history=history,
             name=row,
             progress=progress,
         )
+
+
+EXPERIMENT = Experiment("baselines", cells)

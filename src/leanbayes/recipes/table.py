@@ -1,8 +1,10 @@
-"""A recipe's result for the terminal: ours, with its spread, beside the paper's."""
+"""The result of an experiment for the terminal: ours, with its spread, beside the paper's."""
 
 from __future__ import annotations
 
 from typing import Any
+
+from ..report.table import as_text, table
 
 
 def result_table(result: dict[str, Any]) -> str:
@@ -16,17 +18,15 @@ def result_table(result: dict[str, Any]) -> str:
     mnist   mean-field        32   0.985 ± 0.001 (0.99)
     baselines, preset cpu, 3 seeds, 60 s
     """
-    from ..report.table import as_text, table
-
-    names = list(dict.fromkeys(name for row in result["rows"] for name in [*row["metrics"], *row["paper"]]))
+    rows = [row for row in result["rows"] if row["metrics"] or row["paper"]]
+    names = list(dict.fromkeys(name for row in rows for name in [*row["metrics"], *row["paper"]]))
     header = ["data", "method", "setting", *names]
-    lines = [
-        [row["dataset"], row["method"], _setting(row["setting"]), *(_cell(row, n) for n in names)]
-        for row in result["rows"]
-    ]
+    lines = [[row["dataset"], row["method"], _setting(row["setting"]), *(_cell(row, n) for n in names)] for row in rows]
     shown, seeds = table(header, lines), result["seeds"]
     shown.columns[1].justify = "left"
     note = f"{result['recipe']}, preset {result['preset']}, {seeds} seed{'s' * (seeds > 1)}, {result['seconds']:.0f} s"
+    curves = dict.fromkeys(name for row in result["rows"] for name in row.get("curves", ()))
+    note += f"; curves in the JSON: {', '.join(curves)}" if curves else ""
     return f"{as_text(shown)}\n{note}"
 
 

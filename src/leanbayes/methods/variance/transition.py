@@ -93,7 +93,7 @@ class Transition(Callback):
         return found
 
     def to_dict(self) -> dict[str, Any]:
-        """The records as JSON, which the plots of `leanbayes.report.transition` read."""
+        """The records as JSON, which the plots of `leanbayes.recipes.figures.transition` read."""
         return {"threshold": self.threshold, "samples": self.samples, "rows": self.rows}
 
     def state_dict(self) -> dict[str, Any]:

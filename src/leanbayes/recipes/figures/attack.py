@@ -1,0 +1,36 @@
+"""The figure of the attacks on ensembles."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ...report.figure import canvas, colour, label, percent_axis, svg
+
+
+def attacks(result: Mapping[str, Any]) -> str:
+    """Figure 2 of variance networks as SVG: success rate above, entropy below, against the iteration."""
+    names = list(dict.fromkeys(row["method"] for row in result["rows"]))
+    with canvas(2, width=5.4, height=5.2) as (drawn, (top, bottom)):
+        for number, name in enumerate(names):
+            mine = [row for row in result["rows"] if row["method"] == name]
+            style = {"color": colour(number), "label": label(name), "markersize": 3.5}
+            for ax, metric in ((top, "success"), (bottom, "entropy")):
+                ax.plot(*_points(mine, metric), ("o-", "s--", "^-.", "D:", "v-", "x--")[number % 6], **style)
+        top.set(ylim=(0, 1.02), ylabel="successful attacks")
+        bottom.set(ylim=(0, None), ylabel="entropy (nats)", xlabel="iteration of the attack")
+        percent_axis(top, "y")
+        top.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, borderaxespad=0.2, handlelength=1.8)
+        top.tick_params(labelbottom=False)
+        bottom.xaxis.get_major_locator().set_params(integer=True)
+        drawn.align_ylabels()
+        ends = (f"{row['method']}: {row['metrics']['success']['mean']:.0%}" for row in _last(result["rows"]))
+        return svg(drawn, "Targeted attacks by iteration", "Successful in the end: " + "; ".join(ends))
+
+
+def _points(found: Sequence[Mapping[str, Any]], metric: str) -> tuple[list[float], list[float]]:
+    return [row["setting"] for row in found], [row["metrics"][metric]["mean"] for row in found]
+
+
+def _last(found: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    return list({row["method"]: row for row in found}.values())

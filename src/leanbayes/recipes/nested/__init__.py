@@ -1,0 +1,1 @@
+"""Variational nested dropout: nested posteriors, whose width is chosen after training."""

@@ -1,0 +1,1 @@
+"""Ensemble model patching: mixtures over a few parameters of a network."""

@@ -1,0 +1,1 @@
+"""Sparse subspace variational inference: Bayesian networks that are sparse throughout training."""

@@ -1,0 +1,1 @@
+"""Variance networks: layers whose weights have large variances and small means."""
