@@ -8,7 +8,7 @@ import torch._dynamo
 from torch import nn
 
 import leanbayes as lb
-from leanbayes.methods.patch.config import norms
+from leanbayes.methods.patch import norms
 from leanbayes.recipes.patch_stack import Schedule, forward, kl, noise_of, stacked, train, write_back
 from leanbayes.sampling import sites, using
 

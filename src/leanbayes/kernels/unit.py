@@ -14,8 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from .buffers import empty
-from .norm import Norm, finish
-from .norm import gradients as norm_gradients
+from .norm import Norm, finish, gradients as norm_gradients
 from .plan import Plan
 from .sparse import both, gradients
 

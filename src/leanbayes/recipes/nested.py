@@ -22,7 +22,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ..methods import Nested, NestedDropout, VariationalDropout
-from ..methods.nested.config import WEIGHTS
+from ..methods.nested import WEIGHTS
 from . import workload
 from .base import Jobs, Metrics
 from .workload import Run

@@ -118,7 +118,7 @@ def load(run: Run) -> DataSet:
 def rules(run: Run, model: nn.Module) -> Any:
     """What `bayesianize_` is given; None for the vanilla network."""
     from ..methods import Dropout, Patch
-    from ..methods.patch.config import norms, norms_and_output
+    from ..methods.patch import norms, norms_and_output
 
     if run.method == "vanilla":
         return None

@@ -142,7 +142,7 @@ def measured(network: Network, method: str) -> Metrics:
 def rules_of(method: str, model: nn.Module) -> Any:
     """What `plan` is given; None for the vanilla network."""
     from ..methods import DropConnect, Dropout, Ensemble, MeanField, Patch
-    from ..methods.patch.config import norms, norms_and_output
+    from ..methods.patch import norms, norms_and_output
 
     if method == "vanilla":
         return None
@@ -161,7 +161,7 @@ def rules_of(method: str, model: nn.Module) -> Any:
 def log10_size(method: str, model: nn.Module) -> float | None:
     """How many networks there are to draw from, as a power of ten; None where they are not finitely many."""
     from ..layers.operations import refusal
-    from ..methods.patch.config import norm_layer
+    from ..methods.patch import norm_layer
 
     norms = [module for name, module in model.named_modules() if norm_layer(name, module)]
     weights: list[Any] = [module for module in model.modules() if refusal(module) is None]

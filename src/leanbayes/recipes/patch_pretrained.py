@@ -72,7 +72,7 @@ def patched(vanilla: nn.Module, run: Run, perturbation: float, seed: int) -> nn.
     import leanbayes as lb
 
     from ..methods import Patch
-    from ..methods.patch.config import norms_and_output
+    from ..methods.patch import norms_and_output
 
     model = copy.deepcopy(vanilla)
     if run.method != "vanilla":

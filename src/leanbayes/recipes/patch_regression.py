@@ -167,7 +167,7 @@ def network(method: str, features: int, hidden: int, rate: float = 0.0) -> nn.Se
 
     import leanbayes as lb
 
-    from ..methods.patch.config import norms
+    from ..methods.patch import norms
 
     if method == "mean-field":
         model = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, 1))

@@ -21,7 +21,7 @@ from functools import partial
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
-from ..methods.sparse.subspace import REMOVALS, SparseSubspace
+from ..methods.sparse.config import REMOVALS, SparseSubspace
 from .base import Jobs, Metrics, Row, recipe
 from .sparse import Run, Setting, digits, mlp, network, published, seeds
 

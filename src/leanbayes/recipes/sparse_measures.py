@@ -82,7 +82,7 @@ def pruned_(model: nn.Module) -> nn.Module:
     from ..compress.prune import prune_
     from ..convert.record import conversions
     from ..errors import LeanBayesWarning
-    from ..methods.structured_pruning.config import prune_channels_
+    from ..methods.structured_pruning import prune_channels_
 
     methods = list(conversions(model).values())
     if any(isinstance(method, VariationalDropout) for method in methods):
