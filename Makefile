@@ -32,6 +32,7 @@ test: lint types unit
 
 lint: $(STAMP)
 	@echo "ruff"; $(BIN)/ruff check . && $(BIN)/ruff format --check .
+	@echo "imports"; $(BIN)/lint-imports && $(BIN)/python tools/house.py --check
 
 types: $(STAMP)
 	@echo "mypy"; $(BIN)/mypy

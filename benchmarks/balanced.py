@@ -1,6 +1,6 @@
 """What balanced samples are worth: how many independent ones have the same error, on the embedded digits.
 
-Small networks are trained, patched and mean-field; `leanbayes.prediction.sample_efficiency` says what is
+Small networks are trained, patched and mean-field; `leanbayes.evaluation.sample_efficiency` says what is
 measured. The ratios are the independent samples that 20 balanced ones are worth, over 20.
 
     python benchmarks/balanced.py
@@ -15,8 +15,8 @@ from torch import Tensor, nn
 
 import leanbayes as lb
 from common import digits_perceptron, parser, publish, result
-from leanbayes.methods.patch.config import norms_and_output
-from leanbayes.prediction.sample_efficiency import INDEPENDENT, measures, worth
+from leanbayes.evaluation.sample_efficiency import INDEPENDENT, measures, worth
+from leanbayes.methods.patch import norms_and_output
 
 
 def trained(method: Any, epochs: int) -> tuple[nn.Module, Tensor, Tensor]:

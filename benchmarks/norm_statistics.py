@@ -15,7 +15,7 @@ import torch
 
 import leanbayes as lb
 from common import digits_perceptron, parser, publish, result
-from leanbayes.methods.patch.config import norms_and_output
+from leanbayes.methods.patch import norms_and_output
 
 
 def measure(kind: Any, perturbation: float, seed: int, epochs: int) -> tuple[float, float]:

@@ -79,7 +79,7 @@ PATCH_SAMPLES = 200
 
 def patches(quick: bool) -> list[Case]:
     """EMP and ECMP on the norm layers, or on the output layer, of a ResNet-18 and a small PyramidNet; few images."""
-    from leanbayes.methods.patch.config import norms
+    from leanbayes.methods.patch import norms
     from leanbayes.models import pyramidnet_cifar, pyramidnet_small, resnet18_cifar
 
     def resnet() -> nn.Module:

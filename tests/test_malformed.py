@@ -5,8 +5,7 @@ import dataclasses
 import math
 
 import torch
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings, strategies as st
 from torch import nn
 from torch.nn.utils import parametrizations
 

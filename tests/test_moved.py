@@ -26,8 +26,7 @@ def test_an_old_name_warns_and_gives_the_module_itself(old):
 
 
 def test_a_file_that_took_another_s_name_does_not_stand_in_for_it():
-    from leanbayes.evaluation import resume, stages
-    from leanbayes.evaluation import stages as old
+    from leanbayes.evaluation import resume, stages, stages as old
 
     assert old is resume
     assert stages is not resume

@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
+from leanbayes.recipes.catalogue import RECIPES
 
 import leanbayes
 from leanbayes import cli
-from leanbayes.recipes.base import recipes
 from leanbayes.registry import methods
 
 ROOT = Path(__file__).parents[1]
@@ -108,7 +108,7 @@ def commands() -> list[str]:
 def test_commands_of_the_pages_are_understood(line: str) -> None:
     command = cli._parse(shlex.split(line)[1:])
     if type(command).__name__ == "Reproduce" and command.name:
-        assert command.name in recipes()
+        assert command.name in RECIPES
 
 
 def test_recipes_of_the_pages_exist() -> None:
@@ -116,4 +116,4 @@ def test_recipes_of_the_pages_exist() -> None:
         name for page in PAGES for name in re.findall(r"leanbayes reproduce ([a-z][\w-]+)", page.read_text("utf-8"))
     }
     assert names
-    assert names <= recipes().keys()
+    assert names <= RECIPES.keys()

@@ -11,67 +11,51 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from . import moved
-from ._version import __version__
+from ._version import __version__ as __version__
+from .registry import methods as _methods
 
 if TYPE_CHECKING:
-    from .artifacts import load as load
-    from .artifacts import save as save
+    from .artifacts import load as load, save as save
     from .compress.extract import extract as extract
     from .compress.kappa import kappa as kappa
     from .compress.prune import prune_ as prune_
-    from .compress.width import importance as importance
-    from .compress.width import likely_width as likely_width
-    from .compress.width import set_width_ as set_width_
-    from .compress.width import truncate_ as truncate_
-    from .compress.width import widths as widths
-    from .convert.apply import bayesianize_ as bayesianize_
-    from .convert.apply import restore_ as restore_
-    from .convert.plan import Plan as Plan
-    from .convert.plan import plan as plan
+    from .compress.width import (
+        importance as importance,
+        likely_width as likely_width,
+        set_width_ as set_width_,
+        truncate_ as truncate_,
+        widths as widths,
+    )
+    from .convert.apply import bayesianize_ as bayesianize_, restore_ as restore_
+    from .convert.plan import Plan as Plan, plan as plan
     from .costs import cost as cost
-    from .errors import LeanBayesError as LeanBayesError
-    from .errors import LeanBayesWarning as LeanBayesWarning
-    from .evaluation.attack import Attack as Attack
-    from .evaluation.corruption import Corruptions as Corruptions
+    from .errors import LeanBayesError as LeanBayesError, LeanBayesWarning as LeanBayesWarning
+    from .evaluation.configs import Attack as Attack, Corruptions as Corruptions
     from .evaluation.pixels import Pixels as Pixels
-    from .evaluation.result import Comparison as Comparison
-    from .evaluation.result import Evaluation as Evaluation
-    from .evaluation.result import compare as compare
+    from .evaluation.result import Comparison as Comparison, Evaluation as Evaluation, compare as compare
     from .evaluation.run import evaluate as evaluate
     from .evaluation.several_models import evaluate_each as evaluate_each
     from .evaluation.temperature import calibrate_ as calibrate_
     from .kl import kl_sum as kl_sum
-    from .likelihoods import Classification as Classification
-    from .likelihoods import Regression as Regression
-    from .likelihoods import Segmentation as Segmentation
-    from .methods import DropConnect as DropConnect
-    from .methods import Dropout as Dropout
-    from .methods import Ensemble as Ensemble
-    from .methods import MeanField as MeanField
-    from .methods import Nested as Nested
-    from .methods import NestedDropout as NestedDropout
-    from .methods import Patch as Patch
-    from .methods import Point as Point
-    from .methods import Rigl as Rigl
-    from .methods import SparseSubspace as SparseSubspace
-    from .methods import StructuredPruning as StructuredPruning
-    from .methods import Variance as Variance
-    from .methods import VariationalDropout as VariationalDropout
+    from .likelihoods import Classification as Classification, Regression as Regression, Segmentation as Segmentation
+    from .methods.dropout import Dropout as Dropout
+    from .methods.ensemble import Ensemble as Ensemble
+    from .methods.mean_field import MeanField as MeanField
+    from .methods.nested import Nested as Nested, NestedDropout as NestedDropout
+    from .methods.patch import DropConnect as DropConnect, Patch as Patch, Point as Point
     from .methods.patch.coordinate import CoordinateDescent as CoordinateDescent
+    from .methods.sparse import Rigl as Rigl, SparseSubspace as SparseSubspace
+    from .methods.structured_pruning import StructuredPruning as StructuredPruning
+    from .methods.variance import Variance as Variance
     from .methods.variance.transition import Transition as Transition
     from .methods.variance.zero_means import zero_means_ as zero_means_
+    from .methods.variational_dropout import VariationalDropout as VariationalDropout
     from .prediction.api import predict as predict
     from .prediction.predictive import Predictive as Predictive
-    from .priors import LogUniform as LogUniform
-    from .priors import Normal as Normal
-    from .priors import ScaleMixture as ScaleMixture
-    from .priors import StudentT as StudentT
+    from .priors import LogUniform as LogUniform, Normal as Normal, ScaleMixture as ScaleMixture, StudentT as StudentT
     from .sampling import using as using
-    from .sklearn import BayesClassifier as BayesClassifier
-    from .sklearn import BayesRegressor as BayesRegressor
-    from .training.callbacks import Callback as Callback
-    from .training.callbacks import EarlyStopping as EarlyStopping
-    from .training.callbacks import callbacks as callbacks
+    from .sklearn import BayesClassifier as BayesClassifier, BayesRegressor as BayesRegressor
+    from .training.callbacks import Callback as Callback, EarlyStopping as EarlyStopping, callbacks as callbacks
     from .training.elbo import ELBO as ELBO
     from .training.fit import fit as fit
     from .training.follow import follow as follow
@@ -79,87 +63,59 @@ if TYPE_CHECKING:
     from .training.recalibrate import recalibrate_ as recalibrate_
     from .training.schedules import warmup as warmup
 
-_HOMES = {
-    "Attack": "evaluation.attack",
-    "BayesClassifier": "sklearn",
-    "BayesRegressor": "sklearn",
-    "Callback": "training.callbacks",
-    "Classification": "likelihoods",
-    "Comparison": "evaluation.result",
-    "CoordinateDescent": "methods.patch.coordinate",
-    "Corruptions": "evaluation.corruption",
-    "DropConnect": "methods",
-    "Dropout": "methods",
-    "ELBO": "training.elbo",
-    "EarlyStopping": "training.callbacks",
-    "Ensemble": "methods",
-    "Evaluation": "evaluation.result",
-    "LeanBayesError": "errors",
-    "LeanBayesWarning": "errors",
-    "LogUniform": "priors",
-    "MeanField": "methods",
-    "NaturalGradientSGD": "training.natural_gradient",
-    "Nested": "methods",
-    "NestedDropout": "methods",
-    "Normal": "priors",
-    "Patch": "methods",
-    "Pixels": "evaluation.pixels",
-    "Plan": "convert.plan",
-    "Point": "methods",
-    "Predictive": "prediction.predictive",
-    "Regression": "likelihoods",
-    "Rigl": "methods",
-    "ScaleMixture": "priors",
-    "Segmentation": "likelihoods",
-    "SparseSubspace": "methods",
-    "StructuredPruning": "methods",
-    "StudentT": "priors",
-    "Transition": "methods.variance.transition",
-    "Variance": "methods",
-    "VariationalDropout": "methods",
-    "bayesianize_": "convert.apply",
-    "calibrate_": "evaluation.temperature",
-    "callbacks": "training.callbacks",
-    "compare": "evaluation.result",
-    "cost": "costs",
-    "evaluate": "evaluation.run",
-    "evaluate_each": "evaluation.several_models",
-    "extract": "compress.extract",
-    "fit": "training.fit",
-    "follow": "training.follow",
-    "importance": "compress.width",
-    "kappa": "compress.kappa",
-    "kl_sum": "kl",
-    "likely_width": "compress.width",
-    "load": "artifacts",
-    "plan": "convert.plan",
-    "predict": "prediction.api",
-    "prune_": "compress.prune",
-    "recalibrate_": "training.recalibrate",
-    "restore_": "convert.apply",
-    "save": "artifacts",
-    "set_width_": "compress.width",
-    "truncate_": "compress.width",
-    "using": "sampling",
-    "warmup": "training.schedules",
-    "widths": "compress.width",
-    "zero_means_": "methods.variance.zero_means",
+_NAMES = {
+    "artifacts": "load save",
+    "compress.extract": "extract",
+    "compress.kappa": "kappa",
+    "compress.prune": "prune_",
+    "compress.width": "importance likely_width set_width_ truncate_ widths",
+    "convert.apply": "bayesianize_ restore_",
+    "convert.plan": "Plan plan",
+    "costs": "cost",
+    "errors": "LeanBayesError LeanBayesWarning",
+    "evaluation.configs": "Attack Corruptions",
+    "evaluation.pixels": "Pixels",
+    "evaluation.result": "Comparison Evaluation compare",
+    "evaluation.run": "evaluate",
+    "evaluation.several_models": "evaluate_each",
+    "evaluation.temperature": "calibrate_",
+    "kl": "kl_sum",
+    "likelihoods": "Classification Regression Segmentation",
+    "methods.patch.coordinate": "CoordinateDescent",
+    "methods.variance.transition": "Transition",
+    "methods.variance.zero_means": "zero_means_",
+    "prediction.api": "predict",
+    "prediction.predictive": "Predictive",
+    "priors": "LogUniform Normal ScaleMixture StudentT",
+    "sampling": "using",
+    "sklearn": "BayesClassifier BayesRegressor",
+    "training.callbacks": "Callback EarlyStopping callbacks",
+    "training.elbo": "ELBO",
+    "training.fit": "fit",
+    "training.follow": "follow",
+    "training.natural_gradient": "NaturalGradientSGD",
+    "training.recalibrate": "recalibrate_",
+    "training.schedules": "warmup",
 }
-
-__all__ = ["__version__", *sorted(_HOMES)]
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
+    """A public name: one of the table, or a method, which may come from another package."""
+    if name == "__all__":
+        return ["__version__", *sorted([*_HOMES, *_methods()])]
+    if name in _HOMES:
+        value = getattr(import_module(f"leanbayes.{_HOMES[name]}"), name)
+    elif not name[:1].isupper() or name not in _methods():
         raise AttributeError(f"module 'leanbayes' has no attribute {name!r}")
-    value = getattr(import_module(f"leanbayes.{home}"), name)
+    else:
+        value = _methods()[name]
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return __all__
+    return __getattr__("__all__")  # type: ignore[no-any-return]
 
 
 class _Package(ModuleType):

@@ -9,6 +9,7 @@ import dataclasses
 import math
 import types
 import typing
+from importlib import import_module
 from typing import Any, TypeVar
 
 from .errors import ConfigError
@@ -42,7 +43,7 @@ def to_dict(config: Any) -> dict[str, Any]:
     known: Any = _KINDS.get(name)
     if type(config) is not known:
         raise ConfigError(f"expected a registered config, received {name}; decorate its class with @configurable")
-    fields = {f.name: _encode(getattr(config, f.name)) for f in dataclasses.fields(known)}
+    fields = {f.name: _encode(vars(config)[f.name]) for f in dataclasses.fields(known)}
     return {"kind": name, "version": getattr(config, "version", 1), **fields}
 
 
@@ -71,11 +72,14 @@ def from_dict(data: Any) -> Any:
         raise ConfigError(f"{data['kind']}: {error}") from error
 
 
+_HOMES = ("priors", "evaluation.configs", "evaluation.pixels", "training.schedules")  # of configs that are no methods
+
+
 def _announce() -> None:
-    """Import the rooms whose configs must be known before anything is decoded."""
-    from . import methods, priors  # noqa: F401
-    from .evaluation import attack, corruption, pixels  # noqa: F401
-    from .training import schedules  # noqa: F401
+    """Import the modules whose configs must be known before anything is decoded."""
+    import_module(f"{__package__}.registry").methods()
+    for home in _HOMES:
+        import_module(f"{__package__}.{home}")
 
 
 def _encode(value: Any) -> Any:
@@ -154,7 +158,7 @@ def _short(value: Any) -> str:
 
 
 def _number(config: Any, field: str) -> float:
-    value, where = getattr(config, field), f"{type(config).__name__}.{field}"
+    value, where = vars(config)[field], f"{type(config).__name__}.{field}"
     is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not is_number or not math.isfinite(_float(value, where)):
         raise ConfigError(f"{where}: expected a finite number, received {_short(value)}")
@@ -186,7 +190,7 @@ def check_between(config: Any, field: str, low: float, high: float, *, open_high
 
 def check_choice(config: Any, field: str, choices: typing.Iterable[Any]) -> None:
     """The field is one of the choices."""
-    value, known = getattr(config, field), list(choices)
+    value, known = vars(config)[field], list(choices)
     if not any(type(value) is type(k) and value == k for k in known):
         listed = ", ".join(map(repr, known))
         raise ConfigError(f"{type(config).__name__}.{field}: expected one of {listed}, received {_short(value)}")
@@ -195,5 +199,5 @@ def check_choice(config: Any, field: str, choices: typing.Iterable[Any]) -> None
 def check_flag(config: Any, *fields: str) -> None:
     """Each field is True or False."""
     for field in fields:
-        if not isinstance(value := getattr(config, field), bool):
+        if not isinstance(value := vars(config)[field], bool):
             raise ConfigError(f"{type(config).__name__}.{field}: expected True or False, received {_short(value)}")

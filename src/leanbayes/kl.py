@@ -13,12 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from .errors import ConfigError
-from .methods.patch.mixture import SIGMA, Mixture
-from .methods.structured_pruning.posterior import TruncatedLogNormal, kl_to_log_uniform
 from .posteriors import FactorisedGaussian, MultiplicativeGaussian, Posterior, ZeroMeanGaussian
 from .posteriors.base import above_zero
 from .posteriors.log_uniform import cui, exact, kingma, molchanov, monte_carlo
-from .posteriors.sparse import SparseGaussian
 from .posteriors.student_t import expected_log1p_square
 from .priors import LogUniform, Normal, Prior, StudentT
 from .sampling import taking_part
@@ -41,7 +38,7 @@ def kl(q: Posterior, p: Prior, approximation: str | None = None, samples: int | 
     >>> kl(q, Normal())
     tensor([0.5000, 2.0000], grad_fn=...)
     """
-    q = _active(q)
+    q = q.active()
     _, rule = _find(q, p, approximation)
     count = 1 if samples is None else samples
     if isinstance(count, bool) or not isinstance(count, int) or count < 1:
@@ -57,7 +54,7 @@ def kl_kind(q: Posterior, p: Prior, approximation: str | None = None) -> Kind:
     >>> kl_kind(q, Normal()), kl_kind(q, LogUniform()), kl_kind(q, LogUniform(), "exact")
     ('exact', 'approximation', 'up to a constant')
     """
-    return _find(_active(q), p, approximation)[0]
+    return _find(q.active(), p, approximation)[0]
 
 
 def kl_sum(model: nn.Module) -> Tensor:
@@ -108,11 +105,6 @@ def register_kl(q: type, p: type, *, kind: Kind, name: str | None = None) -> Cal
         return rule
 
     return record
-
-
-def _active(q: Posterior) -> Posterior:
-    """The active weights of a sparse posterior; the others are no random variables."""
-    return q.active() if isinstance(q, SparseGaussian) else q
 
 
 def _find(q: Posterior, p: Prior, approximation: str | None) -> tuple[Kind, Rule]:
@@ -233,39 +225,3 @@ def _log_uniform_sampled(q: FactorisedGaussian, p: LogUniform, samples: int) -> 
 @register_kl(ZeroMeanGaussian, LogUniform, kind="up to a constant", name="monte carlo")
 def _nothing_to_sample(q: ZeroMeanGaussian, p: LogUniform, _: int) -> Tensor:
     return torch.zeros_like(q.like, requires_grad=False)
-
-
-@register_kl(TruncatedLogNormal, LogUniform, kind="up to a constant")
-def _cut_to_the_interval(q: TruncatedLogNormal, p: LogUniform, _: int) -> Tensor:
-    """Of the prior cut to q's interval; that of the whole line is improper, and a constant away."""
-    return kl_to_log_uniform(q)
-
-
-@register_kl(Mixture, Normal, kind="up to a constant", name="equation 6")
-def _of_centres(q: Mixture, p: Normal, _: int) -> Tensor:
-    """sum_k p_k (M_k - mean)^2 / (2 std^2), elementwise: the part of the bound that depends on the centres."""
-    return (q.component_weights() * (q.centres - p.mean).square()).sum(0) / (2 * p.std**2)
-
-
-@register_kl(Mixture, Normal, kind="approximation", name="bound")
-def _of_components(q: Mixture, p: Normal, _: int) -> Tensor:
-    """sum_k p_k KL(N(M_k, sigma^2) || p), elementwise, with all constants: never below the KL.
-
-    The entropy of a mixture is at least the mean of its components' and at most H(p) above it (equation 7 of the paper,
-    which has it the wrong way round): so KL lies between this sum less H(p) for each index, which it attains where the
-    components are apart, and this sum.
-    """
-    ratio = SIGMA / p.std
-    return _of_centres(q, p, 1) + 0.5 * (ratio * ratio - 1) - math.log(ratio)
-
-
-@register_kl(Mixture, Normal, kind="monte carlo")
-def _of_draws(q: Mixture, p: Normal, samples: int) -> Tensor:
-    """E_q[log q - log p] with sigma in it: the sum over components is exact, and eps is drawn."""
-    weights, total = q.component_weights(), torch.zeros_like(q.like)
-    for _ in range(samples):
-        for k, centre in enumerate(q.centres):
-            # log q sees the shift sigma * eps in double: it would be lost beside a centre of order one
-            w = centre.double() + SIGMA * torch.randn_like(centre, dtype=torch.float64)
-            total = total + weights[k] * (q.log_prob(w) - p.log_prob(w)).to(total.dtype)
-    return total / samples

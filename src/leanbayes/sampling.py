@@ -1,16 +1,17 @@
 """The one context that all randomness comes from.
 
 A plain module-level object rather than a ContextVar: a ContextVar inside `forward` breaks full-graph compilation.
-A *site* is any module with ``noise(generator=None)``; in training it draws afresh, in `predict` its noise is handed
-over here, so that a seed repeats a prediction and `torch.func.vmap` can run over the noise.
+A `Site` draws afresh in training; in `predict` its noise is handed over here, so that a seed repeats a prediction and
+`torch.func.vmap` can run over the noise.
 """
 
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import torch
@@ -22,13 +23,65 @@ Estimator = Literal["local", "weight", "flipout"]
 ESTIMATORS: tuple[str, ...] = get_args(Estimator)
 
 
+class Site(nn.Module):
+    """A random site: a module that draws noise. Base of posteriors, masks and whatever else is random.
+
+    is_site: False where another module draws for it, as the assignment of a mixture does.
+    has_mean: False where a pass at the means is meaningless; no_mean then says why, for an error message.
+    gaussian: whether its values are independent Gaussians, so that the negative of its noise is as likely.
+    is_laid_out: whether `of_sample` lays its values out over the samples instead of drawing each by itself.
+    single_index: whether its noise is one whole number, so that samples with the same number can be computed together.
+    folds: whether samples with values of their own cost what one larger batch costs.
+    learns_shape: whether the shape of its noise is known only once it has seen an input; ``shapes`` are those it knows.
+
+    A subclass gives `noise` and ``device``, where that noise is needed.
+    """
+
+    is_site: bool = True
+    has_mean: bool = True
+    no_mean: str = ""
+    gaussian: bool = False
+    is_laid_out: bool = False
+    single_index: bool = False
+    folds: bool = False
+    learns_shape: bool = False
+    shapes: list[tuple[int, ...]]
+    device: Any
+
+    def noise(self, generator: torch.Generator | None = None) -> Tensor:
+        """The random numbers that one draw needs; on the device of the generator, if there is one."""
+        raise NotImplementedError
+
+    def of_sample(self, seed: int, number: int, sample: int) -> Tensor:
+        """The noise in one sample: a function of (seed, number of the site, sample) and of nothing else."""
+        return independent(self, seed, number, sample)
+
+    def of_samples(self, seed: int, number: int, samples: Sequence[int], balanced: bool | None = None) -> Tensor:
+        """The noise in several samples, (samples, ...).
+
+        balanced: None as `of_sample` gives it; True mirrors the Gaussian noise of every second sample.
+        """
+        if not (balanced and self.gaussian):
+            return torch.stack([noise_of(self, seed, number, sample) for sample in samples])
+        pairs = [(noise_of(self, seed, number, sample - sample % 2), sample % 2) for sample in samples]
+        return torch.stack([-first if second else first for first, second in pairs])
+
+    def cycle(self, balanced: bool | None = None, alone: bool = True) -> int | None:
+        """After how many samples nothing new comes, or None. alone: whether the model has no other site."""
+        return None
+
+    def states(self) -> tuple[int, float]:
+        """How many random numbers it takes, and the logarithm to base 10 of how many values it has."""
+        return self.noise(torch.Generator()).numel(), math.log10(self.cycle() or math.inf)
+
+
 class _Context:
     """What the layers look at when they run."""
 
     estimator: str | None = None
     mean_only: bool = False
     draws: Mapping[int, Tensor] | None = None
-    watch: Callable[[nn.Module], None] | None = None  # told of every draw; see `watching`
+    watch: Callable[[Site], None] | None = None  # told of every draw; see `watching`
 
 
 context = _Context()
@@ -70,7 +123,7 @@ def using(
 
 
 @contextlib.contextmanager
-def watching(watch: Callable[[nn.Module], None]) -> Iterator[None]:
+def watching(watch: Callable[[Site], None]) -> Iterator[None]:
     """Be told of every draw of a block; sites whose shapes depend on the input take note of them meanwhile."""
     before, context.watch = context.watch, watch
     try:
@@ -79,7 +132,7 @@ def watching(watch: Callable[[nn.Module], None]) -> Iterator[None]:
         context.watch = before
 
 
-def draw(site: Any) -> Tensor:
+def draw(site: Site) -> Tensor:
     """The noise of a site: what the context hands over, or a fresh draw."""
     if context.watch is not None:
         context.watch(site)
@@ -88,9 +141,14 @@ def draw(site: Any) -> Tensor:
     return site.noise()
 
 
-def sites(model: nn.Module) -> dict[str, nn.Module]:
+def sites(model: nn.Module) -> dict[str, Site]:
     """Every random site of a model by name, each once; the order numbers them."""
-    return {name: module for name, module in model.named_modules() if getattr(module, "is_site", False)}
+    return {name: module for name, module in model.named_modules() if isinstance(module, Site) and module.is_site}
+
+
+def has_means(model: nn.Module) -> bool:
+    """Whether a pass at the means of a model is one of a network."""
+    return all(module.has_mean for module in model.modules() if isinstance(module, Site))
 
 
 def taking_part(model: nn.Module) -> Iterator[nn.Module]:
@@ -103,21 +161,19 @@ def taking_part(model: nn.Module) -> Iterator[nn.Module]:
 def laid_out(model: nn.Module, seed: int, sample: int) -> dict[int, Tensor]:
     """What the sites that are laid out over the samples get in one of them; the others are left to draw."""
     numbered = enumerate(sites(model).values())
-    return {id(site): noise_of(site, seed, i, sample) for i, site in numbered if hasattr(site, "of_sample")}
+    return {id(site): site.of_sample(seed, i, sample) for i, site in numbered if site.is_laid_out}
 
 
-def noise_of(site: Any, seed: int, number: int, sample: int) -> Tensor:
-    """The noise of one site in one sample: a function of (seed, site number, sample) and of nothing else.
+def noise_of(site: Site, seed: int, number: int, sample: int) -> Tensor:
+    """The noise of one site in one sample: a function of (seed, site number, sample) and of nothing else."""
+    return site.of_sample(seed, number, sample)
+
+
+def independent(site: Site, seed: int, number: int, sample: int) -> Tensor:
+    """The noise of one site in one sample, drawn by itself, laid out or not.
 
     Drawn on the CPU, so that a seed means the same on every device.
     """
-    if hasattr(site, "of_sample"):  # laid out over the samples rather than drawn
-        return site.of_sample(seed, number, sample)
-    return independent(site, seed, number, sample)
-
-
-def independent(site: Any, seed: int, number: int, sample: int) -> Tensor:
-    """The noise of one site in one sample, drawn by itself, laid out or not."""
     generator = torch.Generator().manual_seed(mix(seed, number, sample))
     return site.noise(generator).to(site.device)
 

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from .convert.apply import bayesianize_
 from .errors import ConfigError
 from .likelihoods import Classification, Likelihood, Regression
-from .methods import MeanField
+from .methods.mean_field import MeanField
 from .models.perceptron import mlp
 from .optional import missing
 from .prediction.api import predict
@@ -28,7 +28,7 @@ except ImportError as error:
     raise missing("sklearn", "sklearn", "BayesClassifier and BayesRegressor") from error
 
 if TYPE_CHECKING:
-    from .methods import Method
+    from .method import Method
 
 
 class _BayesEstimator(BaseEstimator):
@@ -160,9 +160,9 @@ class BayesRegressor(RegressorMixin, _BayesEstimator):
         """The whole predictive distribution of X (n, features): a `leanbayes.Predictive`, in the units of y."""
         standard = super().predictive(X)
         shift, scale = torch.as_tensor(self.y_mean_), torch.as_tensor(self.y_scale_)
-        places = {name: getattr(standard, name) * scale + shift for name in ("mean", "drawn")}
+        places = {name: vars(standard)[name] * scale + shift for name in ("mean", "drawn")}
         variances = ("variance", "aleatoric", "epistemic", "noise")
-        return replace(standard, **places, **{name: getattr(standard, name) * scale.square() for name in variances})
+        return replace(standard, **places, **{name: vars(standard)[name] * scale.square() for name in variances})
 
     def predict(self, X: Any, return_std: bool = False) -> Any:
         """The expected target, and with return_std the standard deviation of its predictive, in the shape of y."""

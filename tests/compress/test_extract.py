@@ -9,14 +9,15 @@ from torch import nn
 
 import leanbayes as lb
 from leanbayes.compress.extract import unread
-from leanbayes.compress.slicing import slice_
 from leanbayes.convert.channels import channel_graph
 from leanbayes.convert.record import conversions
+from leanbayes.convert.slicing import slice_
 from leanbayes.errors import ConversionError
-from leanbayes.layers.fixed import FixedLayer
-from leanbayes.methods.structured_pruning.config import prune_channels_
+from leanbayes.layers.bayes import FixedLayer
+from leanbayes.layers.contract import BayesianLayer
+from leanbayes.methods.structured_pruning import prune_channels_
 from leanbayes.registry import methods
-from leanbayes.sampling import sites
+from leanbayes.sampling import has_means, sites
 
 from ..contract.networks import NETWORKS, data
 from ..convert.networks import NETWORKS as ALL_KINDS
@@ -47,7 +48,7 @@ def test_every_method_has_a_network_at_the_means_or_says_why_not(method, network
     x, _ = data(network)
     model(x)  # statistics of BatchNorm that are not those of a new one
     before = snapshot(model)
-    if not all(getattr(site, "has_mean", True) for site in sites(model).values()):
+    if not has_means(model):
         with pytest.raises(ConversionError, match="mean"):
             lb.extract(model)
         assert snapshot(model) == before
@@ -58,7 +59,7 @@ def test_every_method_has_a_network_at_the_means_or_says_why_not(method, network
     assert not any(m.training for m in small.modules())
     assert torch.allclose(of(small, x), at_means(model, x), atol=1e-6)
     assert {id(p) for p in small.parameters()}.isdisjoint({id(p) for p in model.parameters()})
-    layers = [m for m in small.modules() if getattr(m, "is_bayes_layer", False)]
+    layers = [m for m in small.modules() if isinstance(m, BayesianLayer)]
     assert bool(layers) == (method in ("SparseSubspace", "Rigl"))
     plain = lb.extract(model, sparse=False)
     assert {type(m) for m in plain.modules()} == {type(m) for m in NETWORKS[network]().modules()}
@@ -248,7 +249,7 @@ class TestChannels:
         whole = sum(p.numel() for p in lb.extract(model, sparse=False, graph=channel_graph(model, x)).parameters())
         assert sum(p.numel() for p in small.parameters()) == whole
         assert whole < 0.4 * sum(p.numel() for p in lb.restore_(copy.deepcopy(model)).parameters())
-        assert not any(getattr(m, "is_bayes_layer", False) for m in small.modules())
+        assert not any(isinstance(m, BayesianLayer) for m in small.modules())
         torch.testing.assert_close(of(small, x), at_means(model, x), rtol=1e-5, atol=1e-5)
 
     def test_a_channel_stays_while_one_of_its_readers_needs_it(self):
@@ -312,7 +313,7 @@ class TestWidth:
         whole = sum(p.numel() for p in lb.models.build("vgg11_bn", width=0.25).parameters())
         share = sum(p.numel() for p in small.parameters()) / whole
         assert share == 1 if width == 1 else share < 1.5 * width
-        assert not any(getattr(m, "is_bayes_layer", False) for m in small.modules())
+        assert not any(isinstance(m, BayesianLayer) for m in small.modules())
         assert not any(m._forward_pre_hooks or m._forward_hooks for m in small.modules())
 
     def test_a_width_by_name_and_skip_connections(self):

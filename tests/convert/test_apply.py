@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import leanbayes as lb
+from leanbayes.convert.implementation import implementation
 from leanbayes.convert.record import conversions, get
 from leanbayes.errors import ConversionError
 from leanbayes.kl import kl_sum
@@ -185,15 +186,16 @@ def test_other_peoples_modules_may_have_an_attribute_called_method():
 def test_a_failing_conversion_leaves_the_model_as_it_was(monkeypatch):
     model = network()
     before = snapshot(model)
-    convert, calls = lb.MeanField.convert, []
+    doing = type(implementation(lb.MeanField()))
+    convert, calls = doing.convert, []
 
-    def fails_at_last(self, module, memo):
+    def fails_at_last(self, module, conversion):
         calls.append(module)
         if len(calls) == 4:  # two layers are tried by the plan, and the second of the real ones fails
             raise MemoryError
-        return convert(self, module, memo)
+        return convert(self, module, conversion)
 
-    monkeypatch.setattr(lb.MeanField, "convert", fails_at_last)
+    monkeypatch.setattr(doing, "convert", fails_at_last)
     with pytest.raises(MemoryError):
         lb.bayesianize_(model, lb.MeanField())
     assert snapshot(model) == before

@@ -10,8 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from torch import Tensor, nn
 from torch.nn.utils import parametrizations
 
@@ -20,6 +19,7 @@ from leanbayes import models
 from leanbayes.convert.channels import ChannelGraph, Use, channel_graph
 from leanbayes.convert.trace import trace
 from leanbayes.errors import ConversionError
+from leanbayes.layers.contract import BayesianLayer
 
 from .networks import IMAGE, NETWORKS, Net, RandomNet, conv
 from .slicing import assert_slicing_is_masking, half, masked, randomised, sliced
@@ -242,9 +242,7 @@ def test_looking_changes_nothing() -> None:
 
 
 def test_bayesian_layers_and_their_masks_are_followed_like_the_modules_they_replaced() -> None:
-    class StandIn(nn.Module):
-        is_bayes_layer = True
-
+    class StandIn(BayesianLayer):
         def __init__(self, shell: nn.Module) -> None:
             super().__init__()
             object.__setattr__(self, "shell", shell)

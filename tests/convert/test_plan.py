@@ -8,6 +8,7 @@ from torch.nn.utils import parametrizations
 import leanbayes as lb
 from leanbayes.config import to_dict
 from leanbayes.errors import ConversionError
+from leanbayes.layers.contract import BayesianLayer
 from leanbayes.registry import methods
 
 from ..snapshots import snapshot
@@ -51,7 +52,7 @@ def test_plan_touches_nothing_and_counts_what_conversion_makes(name):
     modules = dict(model.named_modules())
     for entry in plan.entries:
         if entry.method is not None:
-            assert getattr(modules[entry.name], "is_bayes_layer", False)
+            assert isinstance(modules[entry.name], BayesianLayer)
 
 
 def test_a_model_that_starts_afresh_leaves_the_random_state_to_the_conversion():

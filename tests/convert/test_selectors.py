@@ -2,6 +2,7 @@ import pytest
 from torch import nn
 
 import leanbayes as lb
+from leanbayes.convert.conversion import Conversion
 from leanbayes.convert.selectors import parse
 from leanbayes.errors import ConversionError
 
@@ -111,5 +112,5 @@ def test_rules_are_ordered_by_precedence_and_know_their_text():
     def deep(name, module):
         return name.count(".") > 1
 
-    rules = parse({deep: A, nn.Linear: A, "x*": None, model.head: A}, model)
+    rules = parse({deep: A, nn.Linear: A, "x*": None, model.head: A}, Conversion(model))
     assert [r.text for r in rules] == ["module head", "name 'x*'", "type Linear", "callable deep"]

@@ -10,8 +10,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import leanbayes as lb
-from leanbayes import config as configs
-from leanbayes import sampling
+from leanbayes import config as configs, sampling
 from leanbayes.data import load
 from leanbayes.errors import ConfigError, DataError, EvaluationError, PredictionError
 from leanbayes.evaluation.attack import Attack, attack, perturb, summary

@@ -7,8 +7,7 @@ import os
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 
 from leanbayes.errors import EvaluationError
 from leanbayes.evaluation import Classification

@@ -19,8 +19,6 @@ from leanbayes.evaluation import (
     compare,
     ece,
     nll,
-)
-from leanbayes.evaluation import (
     stages as asking,
 )
 

@@ -10,8 +10,7 @@ import torch
 from tests.kernels.cases import batch_of, convolution, nonzeros_of
 
 from leanbayes.errors import LeanBayesError
-from leanbayes.kernels import layout, library, norm, sparse
-from leanbayes.kernels import plan as plans
+from leanbayes.kernels import layout, library, norm, plan as plans, sparse
 from leanbayes.kernels.buffers import empty
 from leanbayes.kernels.geometry import Geometry
 

@@ -3,8 +3,7 @@
 import hypothesis
 import pytest
 import torch
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, settings, strategies as st
 from torch import nn
 
 import leanbayes as lb

@@ -8,8 +8,8 @@ from torch import nn
 
 import leanbayes as lb
 from leanbayes.errors import PredictionError
+from leanbayes.methods.patch import norms, norms_and_output
 from leanbayes.methods.patch.assignment import Assignment, BalancedAssignment, random_orders
-from leanbayes.methods.patch.config import norms, norms_and_output
 from leanbayes.prediction import draws
 from leanbayes.prediction.probe import Probe, probe
 

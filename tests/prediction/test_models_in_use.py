@@ -12,7 +12,7 @@ from torch import nn
 
 import leanbayes as lb
 from leanbayes.errors import PredictionError
-from leanbayes.methods.patch.config import norms
+from leanbayes.methods.patch import norms
 from leanbayes.sampling import context
 
 

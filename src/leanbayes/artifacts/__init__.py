@@ -17,10 +17,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import _version, config
+from .. import _version, config, likelihoods
 from ..convert import record
+from ..convert.apply import bayesianize_
+from ..convert.slicing import resize_, sizes
 from ..errors import ArtifactError
 from ..files import write_bytes
+from ..layers.contract import BayesianLayer
+from ..method import Method
+from ..posteriors.base import Posterior
 from . import container
 
 
@@ -43,18 +48,11 @@ def save(
     >>> bool((fresh[0].posteriors["weight"].rho == model[0].posteriors["weight"].rho).all())
     True
     """
-    from .. import likelihoods
-    from ..compress.slicing import sizes
-    from ..methods.patch.layer import torn
-
     container.name_of(path)
     bare = _bare(model)
-    if (method := torn(bare)) is not None:
-        raise ArtifactError(
-            f"expected one assignment for all layers of {method}, received several, since parts of the model were "
-            "converted in calls of their own, which a file cannot tell apart; convert the model in one call, or its "
-            "parts by methods that differ"
-        )
+    for layer in bare.modules():
+        if isinstance(layer, BayesianLayer):
+            layer.check_saveable(bare)
     state = _state(bare)
     aliases = _aliases(state)
     found = record.get(bare)
@@ -121,8 +119,6 @@ def inspect(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def _methods(document: dict[str, Any], where: str) -> dict[str, Any]:
-    from ..method import Method
-
     methods = {}
     for name, data in _mapping(document, "conversions", where).items():
         try:
@@ -149,8 +145,6 @@ def _mapping(document: dict[str, Any], key: str, where: str) -> dict[str, Any]:
 
 
 def _likelihood(document: dict[str, Any], where: str) -> dict[str, Any] | None:
-    from .. import likelihoods
-
     if (data := document.get("likelihood")) is not None:
         try:
             likelihoods.from_dict(data)
@@ -170,8 +164,6 @@ def _temperatures(document: dict[str, Any], where: str) -> dict[str, float]:
 
 def _convert(model: nn.Module, methods: dict[str, Any], where: str) -> None:
     """Convert the named layers, unless they already are and by these methods."""
-    from ..convert.apply import bayesianize_
-
     have = record.conversions(model)
     if have == methods:
         return
@@ -192,8 +184,6 @@ def _convert(model: nn.Module, methods: dict[str, Any], where: str) -> None:
 
 def _resize(model: nn.Module, document: dict[str, Any], where: str) -> None:
     """Cut modules to the sizes that `extract` had left them, unless they have these."""
-    from ..compress.slicing import resize_, sizes
-
     have = sizes(model)
     for name, options in _mapping({"sliced": {}, **document}, "sliced", where).items():
         if have.get(name) == options:
@@ -206,8 +196,6 @@ def _resize(model: nn.Module, document: dict[str, Any], where: str) -> None:
 
 def _add_masks(model: nn.Module, full: dict[str, Tensor]) -> None:
     """Give every posterior that was pruned when saved a mask for `load_state_dict` to fill."""
-    from ..posteriors.base import Posterior
-
     for name, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, Posterior) and module.keep is None and f"{name}.keep" in full:
             module.keep = torch.ones(module.shape, dtype=torch.bool, device=module.device)

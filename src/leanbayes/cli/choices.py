@@ -6,14 +6,13 @@ import contextlib
 import difflib
 import re
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Annotated, Any, Union
 
 import tyro
 
 from .. import priors
 from ..errors import ConfigError
-from ..methods import Ensemble
 from ..registry import methods
 
 if TYPE_CHECKING:
@@ -36,10 +35,12 @@ def kebab(name: str) -> str:
 
 def _method_choice() -> Any:
     """A union of every registered method: each becomes a subcommand, its fields the options."""
-    # what the members of an ensemble are is a choice among the others
-    inner = tuple(c for c in methods().values() if c is not Ensemble)
-    Ensemble.__annotations__["method"] = Union[(*inner, None)]
-    each = [Annotated[c, tyro.conf.subcommand(kebab(n), description=c.summary)] for n, c in methods().items()]
+    known = methods()
+    for cls in known.values():  # a method that holds another (the members of an ensemble) has a choice among the others
+        for field in fields(cls):
+            if field.type == "Method | None":
+                cls.__annotations__[field.name] = Union[(*(c for c in known.values() if c is not cls), None)]
+    each = [Annotated[c, tyro.conf.subcommand(kebab(n), description=c.summary)] for n, c in known.items()]
     return Union[(*each, Annotated[Plain, tyro.conf.subcommand("plain", description=Plain.__doc__)])]
 
 
@@ -62,7 +63,7 @@ def rules(method: Any, only: str | None) -> Any:
         return None
     if only is None:
         return method
-    kind = getattr(nn, only.removeprefix("nn."), None)
+    kind = vars(nn).get(only.removeprefix("nn."))
     return {kind if isinstance(kind, type) and issubclass(kind, nn.Module) else only: method}
 
 

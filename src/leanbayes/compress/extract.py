@@ -6,26 +6,19 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from ..convert.apply import carry_hooks, restore_, swap_
 from ..convert.channels import ChannelGraph, channel_graph
+from ..convert.implementation import implementation, rebuilding
 from ..convert.record import conversions
-from ..convert.trace import original
+from ..convert.slicing import Keep, kept_features, scale_inputs_, slice_
 from ..errors import ConversionError
-from ..layers.bayes import BayesLayer
-from ..layers.fixed import FixedLayer
-from ..methods.sparse.rigl import Rigl
-from ..methods.structured_pruning.layer import ChannelNoiseLayer
+from ..layers.contract import BayesianLayer, original
 from ..ordering.unit import units
 from ..posteriors.base import Posterior
-from ..posteriors.sparse import Sparse, SparsePoint
-from .slicing import Keep, kept_features, scale_inputs_, slice_
+from ..sampling import Site
 from .width import set_width_
-
-SPARSE_BELOW = 0.5
-"""The share of weights left below which a value and its place take less than the whole tensor."""
 
 
 def extract(
@@ -68,7 +61,7 @@ def extract(
     plain = copy.deepcopy(model)
     if width is not None:
         set_width_(plain, width)
-    cut = any(isinstance(m, ChannelNoiseLayer) and m.scale.keep is not None for m in model.modules())
+    cut = any(isinstance(m, BayesianLayer) and m.drops_inputs for m in model.modules())
     if graph is None:
         graph = channel_graph(plain, example_input) if cut else ChannelGraph(tuple(u.group for u in units(plain)))
     keep = {**(unread(plain, graph) if cut else {}), **_ordered(plain)}
@@ -78,18 +71,17 @@ def extract(
     if conversions(plain):
         restore_(plain)
     for method in methods:
-        method.detach(plain)
+        implementation(method).detach(plain)
     for name, scale in scales:
         scale_inputs_(plain.get_submodule(name), scale)
     slice_(plain, graph, keep)
     emptied = {}
     for layer in fixed:
-        q: Any = layer.posteriors["weight"]
+        q: Any = layer.posterior("weight")
         if not len(q.index):  # all that was left of it has been cut out
             emptied[id(layer)] = layer.restored()
             continue
-        # as it is saved and loaded: so many weights of a layer, which do not move
-        layer.__dict__["method"] = Rigl(density=q.density, replacement=0.0)
+        layer.method = rebuilding(layer)  # as it is saved and loaded
     swap_(plain, emptied)
     return plain.eval()
 
@@ -128,55 +120,25 @@ def _check(model: nn.Module) -> None:
     if "" in conversions(model):
         raise ConversionError("the model itself is a Bayesian layer; put it into an nn.Sequential first")
     for name, module in model.named_modules():
-        if isinstance(module, Posterior) and not module.has_mean:
-            raise ConversionError(
-                f"{name.replace('.posteriors', '')}: its mean is zero by construction, and all that was learned is in "
-                "the variances: there is no network at the means to extract; save the model and predict with samples"
-            )
-        if not getattr(module, "has_mean", True):
-            raise ConversionError(
-                f"{name or type(model).__name__}: an ensemble is several networks, and the mean of their weights is "
-                "none of them; take one with leanbayes.methods.ensemble.layer.member(model, number)"
-            )
+        if isinstance(module, Site) and not module.has_mean:
+            raise ConversionError(f"{name.replace('.posteriors', '') or type(model).__name__}: {module.no_mean}")
 
 
-def _fix_(model: nn.Module) -> list[FixedLayer]:
-    """Put layers with fixed values at the places left wherever these are few, and return them."""
-    points: dict[int, SparsePoint] = {}  # a tied posterior is one object in two layers
+def _fix_(model: nn.Module) -> list[BayesianLayer]:
+    """Put layers that store less wherever a layer has one to offer, and return them."""
+    made: dict[int, Posterior] = {}  # a tied posterior is one object in two layers
     replacements: dict[int, nn.Module] = {}
-    made = []
+    found = []
     for name in conversions(model):
         layer = model.get_submodule(name)
-        q = layer._posterior("weight") if isinstance(layer, BayesLayer) else None
-        if q is None or Rigl().refuses(plain := layer.restored()) is not None:  # type: ignore[operator]
-            continue
-        if id(q) not in points:
-            if not 0 < (count := int(alive(q).sum())) < SPARSE_BELOW * q.shape.numel():
-                continue
-            points[id(q)] = _point(q, count)
-        fixed = FixedLayer(plain, {"weight": points[id(q)]}, {})
-        carry_hooks(layer, fixed)
-        replacements[id(layer)] = fixed
-        made.append(fixed)
+        assert isinstance(layer, BayesianLayer)
+        smaller = layer.deployed(made)
+        if isinstance(smaller, BayesianLayer):
+            carry_hooks(layer, smaller)
+            replacements[id(layer)] = smaller
+            found.append(smaller)
     swap_(model, replacements)
-    return made
-
-
-@torch.no_grad()
-def _point(q: Posterior, count: int) -> SparsePoint:
-    """The means at the places left, in ascending order."""
-    index = alive(q).flatten().nonzero().flatten()
-    assert len(index) == count
-    values = q.mean.flatten()[index]
-    return SparsePoint(nn.Parameter(values, q.like.requires_grad), index, q.shape)
-
-
-def alive(q: Posterior) -> Tensor:
-    """Where a posterior has a weight: its active places, if it is sparse, that have not been pruned."""
-    places = torch.ones(q.shape, dtype=torch.bool, device=q.device)
-    if isinstance(q, Sparse):
-        places = torch.zeros_like(places).flatten().index_fill(0, q.index.long(), True).view(q.shape)
-    return places if q.keep is None else places & q.keep
+    return found
 
 
 def unread(model: nn.Module, graph: ChannelGraph) -> Keep:
@@ -205,22 +167,17 @@ def unread(model: nn.Module, graph: ChannelGraph) -> Keep:
 
 def kept_rows(graph: ChannelGraph, name: str, module: Any, keep: Keep) -> list[int]:
     """The outputs of a consumer that are left."""
-    size = getattr(module, "out_features", None) or module.out_channels
+    shell: Any = original(module)
+    size = shell.out_features if isinstance(shell, nn.Linear) else shell.out_channels
     return kept_features(graph.outputs(name), keep, size)
 
 
 def _read(module: Any, rows: list[int]) -> list[bool]:
     """Which inputs of a Linear or convolution meet a weight that is there, in one of these outputs; by feature."""
-    linear = hasattr(module, "in_features")
-    width: int = module.in_features if linear else module.in_channels
-    if isinstance(module, ChannelNoiseLayer):
-        return [True] * width if module.scale.keep is None else module.scale.keep.tolist()  # type: ignore[no-any-return]
-    q = module._posterior("weight") if isinstance(module, BayesLayer) else None
-    groups = 1 if linear else module.groups
-    if q is None or groups > 1 or getattr(module, "transposed", False):
-        return [True] * width
-    left = alive(q)[rows]
-    return left.movedim(1, 0).flatten(1).any(1).tolist()  # type: ignore[no-any-return]
+    shell: Any = original(module)
+    width: int = shell.in_features if isinstance(shell, nn.Linear) else shell.in_channels
+    read = module.inputs_read(rows) if isinstance(module, BayesianLayer) else None
+    return [True] * width if read is None else read
 
 
 def _allowed(group: Any, keep: list[int]) -> bool:

@@ -7,7 +7,7 @@ set to zero, and what is left is a sparse ensemble (section 6.4, figure 5).
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
 from typing import Any, Literal, get_args
 
 import torch
@@ -16,10 +16,15 @@ from torch import Tensor, nn
 from .. import batches
 from ..errors import ConfigError, ConversionError, DataError
 from ..eval_mode import undisturbed
+from ..feed import stream
 from ..layers.bayes import BayesLayer
+from ..posteriors import Gaussian
 from ..posteriors.base import Posterior
+from ..posteriors.scale import rho_from_std
+from ..prediction import resolve_task
 from ..sampling import mix, using
 from . import curvature
+from .candidates import lowest_scores
 
 Method = Literal["auto", "exact", "gauss-newton", "hutchinson"]
 
@@ -60,8 +65,6 @@ def kappa(
     >>> {name: tuple(values.shape) for name, values in found.items()}
     {'0.weight': (8, 4)}
     """
-    from ..prediction import resolve_task
-
     _check(method, probes, num_data)
     chosen = _chosen(model, layers)
     meaning = resolve_task(model, task)
@@ -131,10 +134,6 @@ def frozen(
     >>> int((half[0].posteriors["weight"].std == 0).sum())
     16
     """
-    from ..posteriors import Gaussian
-    from ..posteriors.scale import rho_from_std
-    from .prune import lowest_scores
-
     doomed = lowest_scores(model, scores, fraction=fraction, threshold=threshold)
     other = copy.deepcopy(model)
     with torch.no_grad():
@@ -198,14 +197,12 @@ def _check(method: Any, probes: Any, num_data: Any) -> None:
 
 
 def _stream(loader: Any, progress: bool) -> Iterator[Any]:
-    from ..evaluation.feed import stream
-
     if not progress:
         return stream(loader)
     from rich.console import Console
     from rich.progress import track
 
-    total = len(loader) if hasattr(loader, "__len__") and not isinstance(loader, (Tensor, tuple)) else None
+    total = len(loader) if isinstance(loader, Sized) and not isinstance(loader, (Tensor, tuple)) else None
     console = Console(stderr=True)
     shown = track(
         stream(loader), "kappa", total=total, transient=True, console=console, disable=not console.is_terminal

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from torch import nn
 
 from ..errors import ConversionError
-from .plan import Plan, plan, prepare
+from ..layers.contract import BayesianLayer
+from .implementation import implementation
+from .plan import Plan, planned, prepare
 from .record import conversions, ensure
 from .selectors import Rules
 
@@ -34,22 +34,21 @@ def bayesianize_(model: nn.Module, rules: Rules, *, strict: bool = False) -> Pla
     >>> report.converted
     ['0', '2']
     """
-    done = plan(model, rules, strict=strict)
-    modules = dict(model.named_modules())
-    memo: dict[int, Any] = {}
+    done, found = planned(model, rules, strict=strict)
+    modules, conversion = dict(model.named_modules()), found.anew()
     replacements: dict[int, nn.Module] = {}
-    prepare({e.name: (e.method, modules[e.name]) for e in done.entries if e.method is not None}, memo, model)
+    prepare({e.name: (e.method, modules[e.name]) for e in done.entries if e.method is not None}, conversion)
     for entry in done.entries:
         if entry.method is None:
             continue
         module = modules[entry.name]
-        replacement = entry.method.convert(module, memo)
-        replacement.__dict__["method"] = entry.method
+        replacement = implementation(entry.method).convert(module, conversion)
+        replacement.method = entry.method
         carry_hooks(module, replacement)
         replacements[id(module)] = replacement
     swap_(model, replacements)
     for method in dict.fromkeys(entry.method for entry in done.entries if entry.method is not None):
-        method.attach(model)
+        implementation(method).attach(model)
     ensure(model)
     return done
 
@@ -73,19 +72,22 @@ def restore_(model: nn.Module) -> nn.Module:
         if not name:
             raise ConversionError("the model itself is a Bayesian layer, which cannot be replaced in place")
         module = model.get_submodule(name)
+        assert isinstance(module, BayesianLayer)
         try:
-            restored = module.restored()  # type: ignore[operator]
+            restored = module.restored()
         except ConversionError as error:
             raise ConversionError(f"{name}: {error}") from error
-        for parameter, posterior in getattr(module, "posteriors", {}).items():
-            restored._parameters[parameter] = tied.setdefault(id(posterior), restored._parameters[parameter])
+        for parameter, posterior in module.named_posteriors().items():
+            value = restored._parameters[parameter]
+            assert value is not None
+            restored._parameters[parameter] = tied.setdefault(id(posterior), value)
         carry_hooks(module, restored)
         plain[id(module)] = restored
     if not plain:
         raise ConversionError("expected a model with Bayesian layers, found none; nothing to restore")
     swap_(model, plain)
     for method in dict.fromkeys(converted.values()):
-        method.detach(model)
+        implementation(method).detach(model)
     return model
 
 
@@ -99,6 +101,6 @@ def swap_(model: nn.Module, replacements: dict[int, nn.Module]) -> None:
 
 def carry_hooks(old: nn.Module, new: nn.Module) -> None:
     for name in _HOOKS:
-        value = getattr(old, name, None)
+        value = vars(old).get(name)
         if value or value is False:
             setattr(new, name, value)

@@ -11,15 +11,20 @@ from torch import nn
 
 from ..config import to_dict
 from ..errors import ConversionError
+from ..layers.contract import BayesianLayer
+from ..layers.operations import refusal
 from ..method import Method
+from .conversion import Conversion
+from .implementation import implementation
 from .selectors import Rule, Rules, no_match, parse
+from .table import plan_table
 
 NORMS = (
     nn.modules.batchnorm._NormBase,
     nn.LayerNorm,
     nn.GroupNorm,
     nn.LocalResponseNorm,
-    *((nn.RMSNorm,) if hasattr(nn, "RMSNorm") else ()),
+    nn.RMSNorm,
 )
 
 
@@ -85,8 +90,6 @@ class Plan:
         }
 
     def __str__(self) -> str:
-        from .table import plan_table
-
         return plan_table(self)
 
 
@@ -102,9 +105,15 @@ def plan(model: nn.Module, rules: Rules, *, strict: bool = False) -> Plan:
     >>> plan(model, {nn.Linear: lb.MeanField(), "2": None}).converted
     ['0']
     """
+    return planned(model, rules, strict=strict)[0]
+
+
+def planned(model: nn.Module, rules: Rules, *, strict: bool = False) -> tuple[Plan, Conversion]:
+    """As `plan`, with what it has found out about the model on the way, for `bayesianize_` to go on with."""
     if not isinstance(model, nn.Module):
         raise ConversionError(f"expected an nn.Module, received {type(model).__name__}")
-    ordered = parse(rules, model)
+    conversion = Conversion(model)
+    ordered = parse(rules, conversion)
     aliases = _aliases(model)
     hits: dict[Rule, list[str]] = {rule: [] for rule in ordered}
     refusals: dict[Rule, str] = {}
@@ -120,18 +129,18 @@ def plan(model: nn.Module, rules: Rules, *, strict: bool = False) -> Plan:
     _check_rules(ordered, hits, refusals, converted, chosen, model)
     if strict:
         _check_strict(model, chosen)
-    return _count(model, aliases, chosen)
+    return _count(conversion, aliases, chosen), conversion
 
 
 def _choose(name: str, module: nn.Module, rule: Rule | None, refusals: dict[Rule, str]) -> tuple[Rule | None, str]:
     """The rule that converts a module, or None with the reason that it stays."""
-    if getattr(module, "is_bayes_layer", False):
+    if isinstance(module, BayesianLayer):
         return None, "already Bayesian (restore_ it first to convert it again)"
     if rule is None:
         return None, _default_reason(module)
     if rule.method is None:
         return None, f"excluded by {rule.text}"
-    reason = rule.method.refuses(module)
+    reason = implementation(rule.method).reason_unsupported(module)
     if reason is not None:
         # a name or module rule speaks of what a container holds, a type rule of the container itself
         if module._parameters or not module._modules or rule.rank == 2:
@@ -146,8 +155,6 @@ def _choose(name: str, module: nn.Module, rule: Rule | None, refusals: dict[Rule
 
 
 def _default_reason(module: nn.Module) -> str:
-    from ..layers.operations import refusal
-
     if isinstance(module, NORMS):
         return "norm layer, passes through"
     return refusal(module) or "no rule matches it"
@@ -190,11 +197,12 @@ def _check_strict(model: nn.Module, chosen: dict[str, tuple[Rule | None, str]]) 
             )
 
 
-def _count(model: nn.Module, aliases: dict[str, list[str]], chosen: dict[str, tuple[Rule | None, str]]) -> Plan:
+def _count(conversion: Conversion, aliases: dict[str, list[str]], chosen: dict[str, tuple[Rule | None, str]]) -> Plan:
     """Convert weightless copies to learn what each method takes and adds, and check that ties stay whole."""
+    model = conversion.model
+    assert model is not None
     modules = dict(model.named_modules())
     ghosts: dict[int, nn.Parameter] = {}
-    memo: dict[int, Any] = {}
     seen_before: set[int] = set()
     seen_after: set[int] = set()
     taken: dict[int, tuple[str, Method]] = {}
@@ -202,20 +210,20 @@ def _count(model: nn.Module, aliases: dict[str, list[str]], chosen: dict[str, tu
     entries = []
     methods = {name: rule.method for name, (rule, _) in chosen.items() if rule is not None and rule.method is not None}
     taken_ghosts = {name: _ghost(modules[name], ghosts) for name in methods}
-    prepare({name: (method, taken_ghosts[name]) for name, method in methods.items()}, memo, model)
+    prepare({name: (method, taken_ghosts[name]) for name, method in methods.items()}, conversion)
     for name, (rule, why) in chosen.items():
         module = modules[name]
         own = [p for p in module._parameters.values() if p is not None]
-        if rule is None and not own and not (getattr(module, "is_bayes_layer", False)):
+        if rule is None and not own and not isinstance(module, BayesianLayer):
             continue
-        if rule is not None or getattr(module, "is_bayes_layer", False):
+        if rule is not None or isinstance(module, BayesianLayer):
             own = list(module.parameters())  # an attention, say, is taken with all that it holds
         after = [_shadow(p, ghosts) for p in own]
         if rule is not None:
             assert rule.method is not None
-            ghost = taken_ghosts[name]
-            replacement = rule.method.convert(ghost, memo)
-            why = "; ".join(filter(None, (why, rule.method.note(ghost, memo))))
+            ghost, doing = taken_ghosts[name], implementation(rule.method)
+            replacement = doing.convert(ghost, conversion)
+            why = "; ".join(filter(None, (why, doing.note(ghost, conversion))))
             replacements.append(replacement)
             after = list(replacement.parameters())
             for parameter_name, original in module._parameters.items():
@@ -239,15 +247,11 @@ def _count(model: nn.Module, aliases: dict[str, list[str]], chosen: dict[str, tu
     return Plan(tuple(entries), total, total - counted + sum(e.after for e in entries))
 
 
-def prepare(given: dict[str, tuple[Method, nn.Module]], memo: dict[int, Any], model: nn.Module) -> None:
-    """Let every method see all the modules it is given before the first of them is converted.
-
-    What needs the whole network (who feeds whom) finds it in memo under "model".
-    """
-    shared: dict[Any, Any] = memo
-    shared["model"] = model
+def prepare(given: dict[str, tuple[Method, nn.Module]], conversion: Conversion) -> None:
+    """Let every method see all the modules it is given before the first of them is converted."""
     for method in dict.fromkeys(method for method, _ in given.values()):
-        method.prepare({name: module for name, (other, module) in given.items() if other == method}, memo)
+        modules = {name: module for name, (other, module) in given.items() if other == method}
+        implementation(method).prepare(modules, conversion)
 
 
 def _check_ties(
@@ -306,7 +310,7 @@ def _inside_converted(name: str, model: nn.Module) -> bool:
     """Whether a module is a part of an already converted layer (a posterior, say)."""
     parent = name.rpartition(".")[0]
     while parent:
-        if getattr(model.get_submodule(parent), "is_bayes_layer", False):
+        if isinstance(model.get_submodule(parent), BayesianLayer):
             return True
         parent = parent.rpartition(".")[0]
     return False

@@ -7,12 +7,13 @@ Which layer was converted by which method is written on the layers (``layer.meth
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
-if TYPE_CHECKING:
-    from ..method import Method
+from ..layers.contract import BayesianLayer
+from ..method import Method
+from .implementation import implementation
 
 _KEY = "_leanbayes"
 
@@ -30,7 +31,7 @@ class Record:
     def callbacks(self, model: nn.Module) -> list[Any]:
         """The callbacks of every method in the model, each method once."""
         methods = dict.fromkeys(conversions(model).values())
-        return [callback for method in methods for callback in method.callbacks(model)]
+        return [callback for method in methods for callback in implementation(method).callbacks(model)]
 
 
 def get(model: nn.Module) -> Record | None:
@@ -55,7 +56,5 @@ def conversions(model: nn.Module) -> dict[str, Method]:
     >>> conversions(model)
     {'0': Dropout(rate=0.5)}
     """
-    from ..method import Method
-
-    found = ((name, m.__dict__.get("method")) for name, m in model.named_modules())
-    return {name: method for name, method in found if isinstance(method, Method)}
+    found = ((name, m.method) for name, m in model.named_modules() if isinstance(m, BayesianLayer))
+    return {name: method for name, method in found if method is not None}

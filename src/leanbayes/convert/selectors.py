@@ -17,6 +17,8 @@ from torch import nn
 
 from ..errors import ConversionError
 from ..method import Method
+from .conversion import Conversion
+from .implementation import implementation
 
 Selector: TypeAlias = "type[nn.Module] | str | nn.Module | Callable[[str, nn.Module], bool]"
 Rules: TypeAlias = "Method | Mapping[Selector, Method | None]"
@@ -50,13 +52,15 @@ class Rule:
             ) from error
 
 
-def parse(rules: Any, model: nn.Module) -> list[Rule]:
+def parse(rules: Any, conversion: Conversion) -> list[Rule]:
     """Rules in order of precedence; anything that is no rule is refused."""
     if isinstance(rules, Method):
         return [
             Rule(lambda name, module, takes=takes: takes(module), method, 3, f"{type(rules).__name__}()")
-            for method, takes in rules.parts(model)
+            for method, takes in implementation(rules).parts(conversion)
         ]
+    model = conversion.model
+    assert model is not None
     if isinstance(rules, type) and issubclass(rules, Method):
         raise ConversionError(f"expected a method, received the class {rules.__name__}; write {rules.__name__}()")
     if not isinstance(rules, Mapping):

@@ -21,7 +21,8 @@ from torch import Tensor, fx, nn
 
 from ..errors import ConversionError
 from ..eval_mode import kept_buffers, undisturbed
-from ..sampling import using
+from ..layers.contract import BayesianLayer, original as original
+from ..sampling import Site, has_means, using
 
 
 @dataclass(frozen=True)
@@ -81,21 +82,15 @@ def untouched(model: nn.Module) -> Iterator[None]:
     """
     if any(nn.parameter.is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
         raise ConversionError("the model has lazy modules without shapes; run one batch through it first")
-    has_means = all(getattr(module, "has_mean", True) for module in model.modules())
-    with undisturbed(model), kept_buffers(model), using(mean_only=has_means, estimator="weight"):
+    with undisturbed(model), kept_buffers(model), using(mean_only=has_means(model), estimator="weight"):
         yield
-
-
-def original(module: nn.Module) -> nn.Module:
-    """The module whose type and options describe this one: what a Bayesian layer stands in for, or itself."""
-    return module.shell if getattr(module, "is_bayes_layer", False) else module  # type: ignore[return-value]
 
 
 class _Tracer(fx.Tracer):
     """Stops at torch's own modules, at subclasses of them that keep their forward, and at Bayesian layers."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        if getattr(m, "is_bayes_layer", False) or getattr(m, "is_site", False):
+        if isinstance(m, (BayesianLayer, Site)):
             return True
         return type(m).forward.__module__.startswith("torch.nn.modules") and not isinstance(m, nn.Sequential)
 

@@ -14,17 +14,17 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.utils.flop_counter import FlopCounterMode
 
 from .. import batches
-from ..convert.trace import original, untouched
+from ..convert.trace import untouched
 from ..errors import DataError
 from ..eval_mode import undisturbed
+from ..layers.bayes import BayesLayer
+from ..layers.contract import BayesianLayer, original
 from ..layers.sparse import dense_path, density, unsuitable
-from ..methods.dropout.layer import DropoutMask
-from ..methods.nested.layer import Share, shares
-from ..methods.patch.assignment import Assignment
 from ..ordering.unit import OrderingUnit
 from ..posteriors.base import Posterior
-from ..sampling import taking_part, watching
+from ..sampling import Site, taking_part, watching
 from .bill import Cost, LayerCost
+from .shares import Share, shares
 
 
 def cost(model: nn.Module, example_input: Any) -> Cost:
@@ -50,7 +50,7 @@ def cost(model: nn.Module, example_input: Any) -> Cost:
                 f"how many arguments forward takes"
             ) from error
     with _shapes_known(model, batches.to(batches.rows(example_input, 0, 1), device)):
-        states = [_states(module) for module in taking_part(model) if getattr(module, "is_site", False)]
+        states = [site.states() for site in _sites(model)]
     masked = shares(model, masked=True)
     for module in macs:
         macs[module] = round(macs[module] * density(module) * masked.get(module, Share()).of(2))
@@ -61,7 +61,7 @@ def cost(model: nn.Module, example_input: Any) -> Cost:
         active_parameters=sum(layer.active_parameters for layer in layers),
         macs=sum(layer.macs for layer in layers),
         bytes=sum(layer.bytes for layer in layers),
-        sites=sum(getattr(module, "is_site", False) for module in taking_part(model)),
+        sites=len(_sites(model)),
         batch_size=size,
         layers=layers,
         plain_parameters=plain_parameters(model),
@@ -82,7 +82,7 @@ def plain_parameters(model: nn.Module) -> int:
     found: dict[int, int] = {}
     inside: set[int] = set()
     for module in taking_part(model):
-        if isinstance(module, Posterior) or getattr(module, "is_site", False):
+        if isinstance(module, Site):
             inside.update(id(part) for part in module.modules())
             found[id(module)] = math.prod(module.shape) if isinstance(module, Posterior) else 0
         elif id(module) not in inside:
@@ -144,7 +144,7 @@ def _layers(
         if module in inside:
             continue
         shell = original(module)
-        members = list(module.modules()) if shell is not module or hasattr(module, "active_parameters") else [module]
+        members = list(module.modules()) if shell is not module or isinstance(module, Posterior) else [module]
         members = [member for member in members if member not in inside]
         inside.update(members)
         active = _active(members, set(seen), kept.get(module, Share()))
@@ -167,7 +167,7 @@ def _layers(
 @contextlib.contextmanager
 def _shapes_known(model: nn.Module, inputs: Any) -> Iterator[None]:
     """Run a block in which masks whose shape only an input tells know it."""
-    unknown: list[Any] = [m for m in taking_part(model) if getattr(m, "learns_shape", False) and not m.shapes]
+    unknown = [site for site in _sites(model) if site.learns_shape and not site.shapes]
     if unknown:
         with undisturbed(model), watching(lambda site: None):
             batches.call(model, inputs)
@@ -178,29 +178,22 @@ def _shapes_known(model: nn.Module, inputs: Any) -> Iterator[None]:
             site.shapes.clear()
 
 
-def _states(site: Any) -> tuple[int, float]:
-    """How many random numbers a site takes, and the logarithm of how many values it has."""
-    if isinstance(site, Assignment):
-        return math.prod(site.shape), math.prod(site.shape) * math.log10(site.components)
-    if isinstance(site, Posterior):
-        count = site.loc.numel() if getattr(site, "is_sparse", False) else math.prod(site.shape)  # type: ignore[union-attr, operator]
-        return count, math.inf
-    if isinstance(site, DropoutMask):
-        count = sum(map(math.prod, site.shapes))
-        return count, count * math.log10(2) if site.rate else 0.0
-    return site.noise(torch.Generator()).numel(), math.log10(getattr(site, "period", math.inf))
+def _sites(model: nn.Module) -> list[Site]:
+    """The random sites that a draw concerns."""
+    return [module for module in taking_part(model) if isinstance(module, Site) and module.is_site]
 
 
-def _passes(module: Any) -> int:
+def _passes(module: nn.Module) -> int:
     """2 for a layer whose training computes a mean and a variance, else 1."""
-    weight = module._modules["posteriors"]._modules.get("weight") if "posteriors" in module._modules else None
-    return 2 if getattr(weight, "gaussian", False) and getattr(module, "estimator", "") in ("local", "flipout") else 1
+    weight = module.posterior("weight") if isinstance(module, BayesLayer) else None
+    noisy = weight is not None and weight.gaussian
+    return 2 if noisy and isinstance(module, BayesLayer) and module.estimator in ("local", "flipout") else 1
 
 
-def _path(module: Any) -> str:
+def _path(module: nn.Module) -> str:
     """Which way a layer with a sparse weight computes."""
-    weight = module._modules["posteriors"]._modules.get("weight") if "posteriors" in module._modules else None
-    if not getattr(weight, "is_sparse", False):
+    weight = module.posterior("weight") if isinstance(module, BayesLayer) else None
+    if weight is None or not weight.is_sparse or not isinstance(module, BayesLayer):
         return ""
     return "compiled" if (why := unsuitable(module)) is None else f"dense: {why}"
 
@@ -211,11 +204,12 @@ def _active(members: list[nn.Module], seen: set[int], kept: Share) -> int:
     for member in members:
         if member in answered:
             continue
-        if hasattr(member, "active_parameters"):
+        number = member.active_parameters() if isinstance(member, (Posterior, BayesianLayer)) else None
+        if number is not None:
             own = _new(member.parameters(), seen)
             answered.update(member.modules())
-            number = member.active_parameters() if own else 0  # type: ignore[operator]
-            count += round(number * kept.of(len(getattr(member, "shape", ()))))
+            dimensions = len(member.shape) if isinstance(member, Posterior) else 0
+            count += round((number if own else 0) * kept.of(dimensions))
         else:
             share = Share() if isinstance(member, OrderingUnit) else kept  # the tails are of all widths
             count += sum(round(p.numel() * share.of(p.ndim)) for p in _new(member._parameters.values(), seen))

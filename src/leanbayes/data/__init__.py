@@ -12,8 +12,7 @@ from .catalogue import names as names
 
 if TYPE_CHECKING:
     from .cifar import read_cifar as read_cifar
-    from .dataset import DataSet as DataSet
-    from .dataset import loaders as loaders
+    from .dataset import DataSet as DataSet, loaders as loaders
     from .idx import read_idx as read_idx
     from .lidc import read_lidc as read_lidc
     from .loading import load as load

@@ -9,95 +9,66 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .attack import Attack as Attack
-    from .corruption import Corruptions as Corruptions
-    from .metrics.bootstrap import rank_replicates as rank_replicates
-    from .metrics.bootstrap import replicates as replicates
-    from .metrics.brier import brier as brier
-    from .metrics.brier import decomposition as decomposition
-    from .metrics.calibration import Reliability as Reliability
-    from .metrics.calibration import adaptive_ece as adaptive_ece
-    from .metrics.calibration import ece as ece
-    from .metrics.calibration import mce as mce
-    from .metrics.calibration import reliability as reliability
-    from .metrics.classification import Classification as Classification
-    from .metrics.classification import accuracy as accuracy
-    from .metrics.classification import nll as nll
-    from .metrics.classwise import classwise_ace as classwise_ace
-    from .metrics.classwise import classwise_ece as classwise_ece
-    from .metrics.classwise import classwise_l2 as classwise_l2
-    from .metrics.forecast import crps as crps
-    from .metrics.forecast import interval_error as interval_error
-    from .metrics.forecast import pit_histogram as pit_histogram
-    from .metrics.forecast import sharpness as sharpness
+    from .configs import Attack as Attack, Corruptions as Corruptions
+    from .metrics.bootstrap import rank_replicates as rank_replicates, replicates as replicates
+    from .metrics.brier import brier as brier, decomposition as decomposition
+    from .metrics.calibration import (
+        Reliability as Reliability,
+        adaptive_ece as adaptive_ece,
+        ece as ece,
+        mce as mce,
+        reliability as reliability,
+    )
+    from .metrics.classification import Classification as Classification, accuracy as accuracy, nll as nll
+    from .metrics.classwise import (
+        classwise_ace as classwise_ace,
+        classwise_ece as classwise_ece,
+        classwise_l2 as classwise_l2,
+    )
+    from .metrics.forecast import (
+        crps as crps,
+        interval_error as interval_error,
+        pit_histogram as pit_histogram,
+        sharpness as sharpness,
+    )
     from .metrics.human import votes as votes
     from .metrics.intervals import Difference as Difference
-    from .metrics.ood import aupr as aupr
-    from .metrics.ood import auroc as auroc
-    from .metrics.ood import fpr95 as fpr95
-    from .metrics.ood import rank_metrics as rank_metrics
-    from .metrics.regression import Regression as Regression
-    from .metrics.regression import coverage as coverage
-    from .metrics.regression import interval_width as interval_width
-    from .metrics.regression import log_density as log_density
-    from .metrics.regression import mae as mae
-    from .metrics.regression import rmse as rmse
-    from .metrics.selective import RiskCoverage as RiskCoverage
-    from .metrics.selective import risk_coverage as risk_coverage
+    from .metrics.ood import aupr as aupr, auroc as auroc, fpr95 as fpr95, rank_metrics as rank_metrics
+    from .metrics.regression import (
+        Regression as Regression,
+        coverage as coverage,
+        interval_width as interval_width,
+        log_density as log_density,
+        mae as mae,
+        rmse as rmse,
+    )
+    from .metrics.selective import RiskCoverage as RiskCoverage, risk_coverage as risk_coverage
     from .pixels import Pixels as Pixels
-    from .result import Comparison as Comparison
-    from .result import Evaluation as Evaluation
-    from .result import compare as compare
+    from .result import Comparison as Comparison, Evaluation as Evaluation, compare as compare
     from .run import evaluate as evaluate
     from .several_models import evaluate_each as evaluate_each
-    from .temperature import calibrate_ as calibrate_
-    from .temperature import fit_temperature as fit_temperature
+    from .temperature import calibrate_ as calibrate_, fit_temperature as fit_temperature
 
-_HOMES = {
-    "Attack": "attack",
-    "Classification": "metrics.classification",
-    "Comparison": "result",
-    "Corruptions": "corruption",
-    "Difference": "metrics.intervals",
-    "Evaluation": "result",
-    "Pixels": "pixels",
-    "Regression": "metrics.regression",
-    "Reliability": "metrics.calibration",
-    "RiskCoverage": "metrics.selective",
-    "accuracy": "metrics.classification",
-    "adaptive_ece": "metrics.calibration",
-    "aupr": "metrics.ood",
-    "auroc": "metrics.ood",
-    "brier": "metrics.brier",
-    "calibrate_": "temperature",
-    "classwise_ace": "metrics.classwise",
-    "classwise_ece": "metrics.classwise",
-    "classwise_l2": "metrics.classwise",
-    "compare": "result",
-    "coverage": "metrics.regression",
-    "crps": "metrics.forecast",
-    "decomposition": "metrics.brier",
-    "ece": "metrics.calibration",
-    "evaluate": "run",
-    "evaluate_each": "several_models",
-    "fit_temperature": "temperature",
-    "fpr95": "metrics.ood",
-    "interval_error": "metrics.forecast",
-    "interval_width": "metrics.regression",
-    "log_density": "metrics.regression",
-    "mae": "metrics.regression",
-    "mce": "metrics.calibration",
-    "nll": "metrics.classification",
-    "pit_histogram": "metrics.forecast",
-    "rank_metrics": "metrics.ood",
-    "rank_replicates": "metrics.bootstrap",
-    "reliability": "metrics.calibration",
-    "replicates": "metrics.bootstrap",
-    "risk_coverage": "metrics.selective",
-    "rmse": "metrics.regression",
-    "sharpness": "metrics.forecast",
-    "votes": "metrics.human",
+_NAMES = {
+    "configs": "Attack Corruptions",
+    "metrics.bootstrap": "rank_replicates replicates",
+    "metrics.brier": "brier decomposition",
+    "metrics.calibration": "Reliability adaptive_ece ece mce reliability",
+    "metrics.classification": "Classification accuracy nll",
+    "metrics.classwise": "classwise_ace classwise_ece classwise_l2",
+    "metrics.forecast": "crps interval_error pit_histogram sharpness",
+    "metrics.human": "votes",
+    "metrics.intervals": "Difference",
+    "metrics.ood": "aupr auroc fpr95 rank_metrics",
+    "metrics.regression": "Regression coverage interval_width log_density mae rmse",
+    "metrics.selective": "RiskCoverage risk_coverage",
+    "pixels": "Pixels",
+    "result": "Comparison Evaluation compare",
+    "run": "evaluate",
+    "several_models": "evaluate_each",
+    "temperature": "calibrate_ fit_temperature",
 }
+_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
 __all__ = [*sorted(_HOMES)]
 

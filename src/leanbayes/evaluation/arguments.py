@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .. import batches
+from .. import batches, feed
 from ..errors import EvaluationError
 from ..optional import require
-from . import feed
+from .configs import Attack, Corruptions
+from .corruption import cells, reference_errors
 from .pixels import Pixels
 from .result import Evaluation
-
-if TYPE_CHECKING:
-    from .attack import Attack
-    from .corruption import Corruptions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,8 +51,8 @@ def options(
         )
     if pixels is not None and not isinstance(pixels, Pixels):
         raise EvaluationError(f"pixels: expected Pixels(mean=..., std=...), received {type(pixels).__name__}")
-    sweep = _chosen(corruptions, "corruption", "Corruptions")
-    chosen = _chosen(attack, "attack", "Attack")
+    sweep = _chosen(corruptions, Corruptions)
+    chosen = _chosen(attack, Attack)
     if chosen is not None:
         chosen = _asked_alike(chosen, samples, mean_only)
     given = {"corruptions": sweep, "attack": chosen, "temperature": temperature}
@@ -122,14 +118,14 @@ def checked_pixels(pixels: Pixels | None, inputs: Any) -> Pixels:
     return pixels
 
 
-def _chosen(value: Any, home: str, name: str) -> Any:
-    """A config of that name; True stands for its defaults."""
+def _chosen(value: Any, kind: type) -> Any:
+    """A config of that kind; True stands for its defaults."""
     if value is None or value is False:
         return None
-    kind = getattr(importlib.import_module(f".{home}", __package__), name)
     if value is True:
         return kind()
     if not isinstance(value, kind):
+        name = kind.__name__
         raise EvaluationError(f"{name.lower()}: expected {name}(...) or True, received {type(value).__name__}")
     return value
 
@@ -150,8 +146,6 @@ def _check_reference(reference: Any, sweep: Any, inputs: Any) -> None:
         )
     if sweep is None:
         raise EvaluationError("reference: expected corruptions= beside it, received none; mCE compares two sweeps")
-    from .corruption import cells, reference_errors
-
     reference_errors(reference, cells(sweep, tuple(batches.first_tensor(inputs).shape[1:])))
 
 

@@ -9,82 +9,25 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any
 
-from ..config import check_choice, check_flag, check_positive, configurable, to_dict
-from ..errors import ConfigError, EvaluationError
+import torch
+from torch import Tensor, nn
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from ..likelihoods import Likelihood
-    from .pixels import Pixels
-
-Target = Literal["random", "least_likely"]
-Objective = Literal["predictive", "mean_log"]
-
-
-@configurable
-@dataclass(frozen=True)
-class Attack:
-    r"""An iterative fast-sign attack (Goodfellow et al., 2015; Kurakin et al., 2017), in L-infinity.
-
-    Targeted at class t, as in "Variance Networks" (Neklyudov et al., 2019, section 6.3), T times:
-
-        x <- clip(x + step / scale * sign(d/dx log p(t | x)), 0, 1),   p(t | x) = 1/S sum_s p(t | x, W_s)
-
-    Untargeted: the same step away from the true class. One iteration with step = epsilon is FGSM; several within an
-    epsilon from a random start are PGD (Madry et al., 2018).
-
-    step, epsilon: in units of a pixel scale. The paper gives its step of 0.5 without one; of 255 is the plausible
-        reading, and ``scale=1.0`` makes them fractions of the pixel range.
-    epsilon: the most that any pixel may change; None for no bound but that of a pixel, as in the paper.
-    target: "random" (another class than the true one, by the number of the datum) or "least_likely" (at first).
-    samples: networks whose gradients are used in an iteration; each iteration draws new ones.
-    evaluate_samples: networks that are asked after each iteration; None for as many. The same ones every time, so that
-        attacked and clean data are compared on equal terms, and never those whose gradients were used.
-    objective: "predictive" is the formula above, of the very quantity the model is judged by; "mean_log" averages
-        log p(t | x, W_s) instead (expectation over transformation). Neither is always the stronger: try both.
-    mean_only: attack and ask the network at the posterior means: the deterministic procedure.
-    limit: the most data attacked; None for all.
-
-    >>> Attack(targeted=False, step=8, iterations=1, epsilon=8).samples  # FGSM at 8/255
-    10
-    """
-
-    targeted: bool = True
-    step: float = 0.5
-    iterations: int = 20
-    epsilon: float | None = None
-    random_start: bool = False
-    target: Target = "random"
-    samples: int = 10
-    evaluate_samples: int | None = None
-    objective: Objective = "predictive"
-    mean_only: bool = False
-    scale: float = 255.0
-    limit: int | None = 1000
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        check_choice(self, "target", ("random", "least_likely"))
-        check_choice(self, "objective", ("predictive", "mean_log"))
-        check_flag(self, "targeted", "random_start", "mean_only")
-        check_positive(self, "step", "scale")
-        for field, least in (("iterations", 0), ("samples", 1), ("evaluate_samples", 1), ("limit", 1), ("seed", None)):
-            self._check_whole(field, least, optional=field in ("evaluate_samples", "limit"))
-        if self.epsilon is not None:
-            check_positive(self, "epsilon")
-        elif self.random_start:
-            raise ConfigError("Attack.random_start: expected an epsilon to start within, received none; try epsilon=8")
-
-    def _check_whole(self, field: str, least: int | None, optional: bool) -> None:
-        value = getattr(self, field)
-        if value is None and optional:
-            return
-        if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
-            wanted = "a whole number" + ("" if least is None else f" of {least} or more") + (", or None" * optional)
-            raise ConfigError(f"Attack.{field}: expected {wanted}, received {value!r}")
+from .. import feed
+from ..config import to_dict
+from ..errors import EvaluationError
+from ..eval_mode import undisturbed
+from ..likelihoods import Likelihood
+from ..prediction import predict, resolve_task
+from ..prediction.engine import Engine
+from ..sampling import mix
+from . import attack_start as at
+from .attack_gradients import frozen, gradient
+from .configs import Attack as Attack
+from .metrics import checks
+from .pixels import Pixels
+from .progress import Bar
 
 
 @dataclass(frozen=True)
@@ -139,10 +82,6 @@ def attack(
     >>> found.metrics["attack.success"], len(found.curve["success"])
     (1.0, 6)
     """
-    from ..prediction import resolve_task
-    from . import feed
-    from .progress import Bar
-
     config = Attack() if config is None else config
     meaning = resolve_task(model, task)
 
@@ -174,14 +113,6 @@ def perturb(
 
     The model is as it was afterwards: its gradients, modes, statistics, and torch's random state.
     """
-    from ..eval_mode import undisturbed
-    from ..prediction import predict
-    from ..prediction.engine import Engine
-    from ..sampling import mix
-    from . import attack_start as at
-    from .attack_gradients import frozen, gradient
-    from .metrics import checks
-
     images = at.images_of(model, inputs, start)
     clean = at.clean_pixels(images, pixels, start)
     targeted, networks = config.targeted, config.evaluate_samples or config.samples
@@ -226,8 +157,6 @@ def perturb(
 
 def summary(traces: Iterable[Trace], config: Attack) -> tuple[dict[str, float], dict[str, Any]]:
     """Rates over all data: the flat metrics of the last iteration, and the curve over iterations."""
-    from .metrics import checks
-
     names, count = ("success", "accuracy", "entropy"), 0
     sums = {name: [0.0] * (config.iterations + 1) for name in names}
     for trace in traces:
@@ -239,12 +168,10 @@ def summary(traces: Iterable[Trace], config: Attack) -> tuple[dict[str, float], 
     curve: dict[str, Any] = {name: [value / count for value in values] for name, values in sums.items()}
     metrics = {f"attack.{name}": curve[name][-1] for name in names} | {"attack.clean_entropy": curve["entropy"][0]}
     fields = ("targeted", "step", "iterations", "epsilon", "scale", "samples")
-    return metrics, {field: getattr(config, field) for field in fields} | curve | {"count": count}
+    return metrics, {field: vars(config)[field] for field in fields} | curve | {"count": count}
 
 
 def _trace(rows: list[tuple[Tensor, Tensor]], labels: Tensor, classes: Tensor, images: Tensor, targeted: bool) -> Trace:
-    import torch
-
     said, entropy = (torch.stack(column) for column in zip(*rows, strict=True))
     hit = said == classes if targeted else said != labels
     return Trace(hit.cpu(), (said == labels).cpu(), entropy.cpu(), images.detach(), classes.cpu())

@@ -12,7 +12,7 @@ from ..sampling import mix
 from .metrics import checks
 
 if TYPE_CHECKING:
-    from .attack import Attack
+    from .configs import Attack
     from .pixels import Pixels
 
 _TARGET, _START = -1, -2  # keys of random numbers, apart from those of iterations

@@ -4,64 +4,21 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from ..config import configurable
-from ..errors import ConfigError, EvaluationError, LeanBayesWarning
+from torch import Tensor
+
+from .. import batches
+from ..errors import EvaluationError, LeanBayesWarning
 from . import corruptions
-from .corruptions import SEVERITIES
-
-if TYPE_CHECKING:
-    from torch import Tensor
-
-    from .pixels import Pixels
-    from .result import Evaluation
+from .configs import Corruptions as Corruptions
+from .pixels import Pixels
+from .result import Evaluation
 
 Cell = tuple[str, int]
 """A corruption and a severity."""
 
 METRICS = ("accuracy", "nll", "ece")
-
-
-@configurable
-@dataclass(frozen=True)
-class Corruptions:
-    """Which corruptions to evaluate on.
-
-    names: from `corruptions.NAMES`; none means all that suit the images. severities: from 1 to 5.
-    limit: how many data each cell sees, the first of the loader; None means all. seed: of the noise.
-
-    >>> Corruptions(names=("fog", "contrast"), severities=(1, 3, 5))
-    Corruptions(names=('fog', 'contrast'), severities=(1, 3, 5), limit=1000, seed=0)
-    """
-
-    names: tuple[str, ...] = ()
-    severities: tuple[int, ...] = SEVERITIES
-    limit: int | None = 1000
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for field, check in (("names", corruptions.check_name), ("severities", corruptions.check_severity)):
-            values: Any = getattr(self, field)
-            if not isinstance(values, tuple):
-                raise ConfigError(f"Corruptions.{field}: expected a tuple, received {values!r}")
-            for value in values:
-                try:
-                    check(value)
-                except EvaluationError as error:
-                    raise ConfigError(f"Corruptions.{field}: {error}") from None
-            if len(set(values)) < len(values):
-                raise ConfigError(f"Corruptions.{field}: expected each once, received {values!r}")
-        if not self.severities:
-            raise ConfigError("Corruptions.severities: expected some of 1 to 5, received none")
-        for field, least in (("limit", 1), ("seed", 0)):
-            value = getattr(self, field)
-            if type(value) is not int or value < least:
-                if field == "limit" and value is None:
-                    continue
-                what = f"a whole number of {least} or more" + (", or None" if field == "limit" else "")
-                raise ConfigError(f"Corruptions.{field}: expected {what}, received {value!r}")
 
 
 def cells(config: Corruptions, shape: Sequence[int]) -> list[Cell]:
@@ -88,8 +45,6 @@ def corrupted(
     >>> [targets.tolist() for _, targets in corrupted([batch], "fog", 2, Corruptions(limit=4), Pixels())]
     [[0, 1, 2, 3]]
     """
-    from .. import batches
-
     start = 0
     for batch in loader:
         inputs, targets = batches.split(batch)
@@ -196,8 +151,8 @@ def reference_errors(reference: Evaluation, wanted: Iterable[Cell]) -> tuple[dic
     >>> reference_errors(vanilla, [("fog", 1)])
     ({('fog', 1): 0.25}, 0.125)
     """
-    name = getattr(reference, "name", None)
-    rows = reference.curves.get("corruption") if hasattr(reference, "curves") else None
+    name = reference.name if isinstance(reference, Evaluation) else None
+    rows = reference.curves.get("corruption") if isinstance(reference, Evaluation) else None
     if not rows:
         raise EvaluationError(
             f"reference: expected an Evaluation with corruptions, received {name or type(reference).__name__!r} "
@@ -210,8 +165,6 @@ def reference_errors(reference: Evaluation, wanted: Iterable[Cell]) -> tuple[dic
 
 
 def _corrupted(inputs: Any, name: str, severity: int, seed: int, start: int, pixels: Pixels) -> Any:
-    from .. import batches
-
     images: list[Any] = []
     batches.map_tensors(images.append, inputs)
     if len(images) != 1 or images[0].ndim != 4:

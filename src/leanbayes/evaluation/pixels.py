@@ -31,7 +31,7 @@ class Pixels:
 
     def __post_init__(self) -> None:
         for name in ("mean", "std"):
-            values: Any = getattr(self, name)
+            values: Any = vars(self)[name]
             if not isinstance(values, tuple) or not values or not all(_is_number(v) for v in values):
                 raise ConfigError(f"Pixels: {name}: expected a tuple of finite numbers, received {values!r}")
         if min(self.std) <= 0:
@@ -52,10 +52,10 @@ class Pixels:
             raise DataError(f"expected images (N, C, H, W), received a tensor of shape {tuple(images.shape)}")
         channels = images.shape[1]
         for name in ("mean", "std"):
-            if len(getattr(self, name)) not in (1, channels):
+            if len(vars(self)[name]) not in (1, channels):
                 raise DataError(
                     f"pixels: expected a {name} for each of {channels} channels or one for all, "
-                    f"received {len(getattr(self, name))}; try Pixels(mean=({'0.5, ' * channels}), std=...)"
+                    f"received {len(vars(self)[name])}; try Pixels(mean=({'0.5, ' * channels}), std=...)"
                 )
         return images.new_tensor(self.mean).view(1, -1, 1, 1), images.new_tensor(self.std).view(1, -1, 1, 1)
 

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from .. import files
 from ..errors import EvaluationError
 from ..optional import require
+from ..report.html import page
+from ..report.table import as_text, comparison_table, evaluation_table
 from . import plain
 from .metrics.intervals import Difference, difference, percentile
 
@@ -53,6 +55,16 @@ class Evaluation:
             raise EvaluationError(f"expected one of {', '.join(self.metrics)}; received {metric!r}")
         return self.metrics[metric]
 
+    def difference(self, metric: str, other: Evaluation, level: float = 0.95) -> Difference | None:
+        """How much greater a metric is than that of another model; see `Comparison.difference`."""
+        settings = self.settings, other.settings
+        paired = self.count == other.count and _same(*settings, "data")
+        if paired and metric.startswith("ood."):
+            label = metric.removeprefix("ood.").rsplit(".", 2)[0]  # the name of a set may hold dots
+            paired = _same(settings[0].get("ood") or {}, settings[1].get("ood") or {}, label)
+        draws = self.replicates.get(metric, ()), other.replicates.get(metric, ())
+        return difference(self[metric] - other[metric], *draws, paired=paired, level=level)
+
     def interval(self, metric: str, level: float = 0.95) -> tuple[float, float] | None:
         """Where the metric may lie, so many data being all there were: bootstrap percentiles, None without replicates.
 
@@ -66,18 +78,14 @@ class Evaluation:
         return str(self)
 
     def __str__(self) -> str:
-        from ..report.table import as_text, evaluation_table
-
         return as_text(evaluation_table(self))
 
     def __rich__(self) -> RenderableType:
-        from ..report.table import evaluation_table
-
         return evaluation_table(self)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form; what is not finite becomes None."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        fields = {f.name: vars(self)[f.name] for f in dataclasses.fields(self)}
         fields["replicates"] = {k: [float(f"{v:.6g}") for v in values] for k, values in self.replicates.items()}
         return {"kind": "Evaluation", "version": plain.VERSION, **plain.plain(fields)}
 
@@ -114,8 +122,6 @@ class Evaluation:
     def save_html(self, path: str | os.PathLike[str]) -> Path:
         """Write one self-contained HTML page: summary, table, plots, cost, and how to get it again."""
         require("matplotlib", "plots", "save_html")
-        from ..report.html import page
-
         return files.write_text(path, page([self]))
 
     @classmethod
@@ -149,26 +155,15 @@ class Comparison:
         Paired where both were evaluated on the same data (count and ``settings["data"]``; for ``ood.SET`` the set too):
         then both saw the same resampled data. None where a model has no replicates of the metric.
         """
-        first, second = self[a], self[b]
-        settings = first.settings, second.settings
-        paired = first.count == second.count and _same(*settings, "data")
-        if paired and metric.startswith("ood."):
-            label = metric.removeprefix("ood.").rsplit(".", 2)[0]  # the name of a set may hold dots
-            paired = _same(settings[0].get("ood") or {}, settings[1].get("ood") or {}, label)
-        draws = first.replicates.get(metric, ()), second.replicates.get(metric, ())
-        return difference(first[metric] - second[metric], *draws, paired=paired, level=level)
+        return self[a].difference(metric, self[b], level)
 
     def __repr__(self) -> str:
         return str(self)
 
     def __str__(self) -> str:
-        from ..report.table import as_text, comparison_table
-
         return as_text(comparison_table(self.evaluations))
 
     def __rich__(self) -> RenderableType:
-        from ..report.table import comparison_table
-
         return comparison_table(self.evaluations)
 
     def to_dict(self) -> dict[str, Any]:
@@ -190,8 +185,6 @@ class Comparison:
     def save_html(self, path: str | os.PathLike[str]) -> Path:
         """Write one self-contained HTML page with all models side by side."""
         require("matplotlib", "plots", "save_html")
-        from ..report.html import page
-
         return files.write_text(path, page(self.evaluations))
 
     @classmethod

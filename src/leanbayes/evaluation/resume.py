@@ -17,11 +17,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import files
+from .. import feed, files
 from .._version import __version__
 from ..artifacts import container
 from ..errors import ArtifactError
-from . import feed
 
 
 @dataclasses.dataclass(frozen=True)

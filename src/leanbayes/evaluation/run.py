@@ -5,24 +5,23 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import nn
 
-from .. import batches, config
-from . import arguments, feed, stages
+from .. import batches, config, feed
+from ..prediction import resolve_task
+from . import arguments, stages
+from .arguments import Options
+from .configs import Attack, Corruptions
+from .corruption import cells
 from .metrics.regression import LEVELS
+from .pixels import Pixels
 from .progress import Bar
 from .result import Evaluation
 from .resume import Outcome, Stages, identity
 from .stages import Evaluator
 from .summary import findings
-
-if TYPE_CHECKING:
-    from .arguments import Options
-    from .attack import Attack
-    from .corruption import Corruptions
-    from .pixels import Pixels
 
 
 def evaluate(
@@ -82,14 +81,12 @@ def evaluate(
     >>> result.metrics.keys() >= {"accuracy", "nll", "ece", "aurc"}, result.interval("accuracy") is not None
     (True, True)
     """
-    from ..prediction import resolve_task
-
     meaning = resolve_task(model, task)
     (first, _), loader = feed.peek(loader)
     asked = (ood, pixels, corruptions, reference, attack, temperature, selective, replicates, samples, mean_only)
     wanted = arguments.options(meaning.task, loader, first, *asked)
     rows = arguments.history(history)
-    ignore = ignore_index if ignore_index is not None else getattr(meaning, "ignore_index", None)
+    ignore = ignore_index if ignore_index is not None else meaning.ignore_index
     binning = {"bins": bins, "min_count": min_count, "adaptive": adaptive, "ignore_index": ignore}
     options = {"samples": samples, "seed": seed, "chunk": chunk, "mean_only": mean_only}
     with Bar(shown=progress) as bar:
@@ -137,8 +134,6 @@ def _works(evaluator: Evaluator, loader: Any, first: Any, wanted: Options) -> It
         amount = (count or 0) + (feed.length(wanted.temperature) or 0)
         yield "temperature", amount, lambda: stages.scaled_data(evaluator, wanted.temperature, loader)
     if wanted.corruptions is not None:
-        from .corruption import cells
-
         amount = min(count or 0, wanted.corruptions.limit or sys.maxsize)
         for kind, severity in cells(wanted.corruptions, tuple(batches.first_tensor(first).shape[1:])):
             cell = (evaluator, loader, kind, severity, wanted.corruptions, wanted.pixels)
@@ -152,8 +147,12 @@ def _identity(evaluator: Evaluator, loader: Any, wanted: Options) -> dict[str, A
     for what, held in data.items():
         feed.repeatable(held, what, "resume=")
     configs = {
-        field: None if (chosen := getattr(wanted, field)) is None else config.to_dict(chosen)
-        for field in ("corruptions", "attack", "pixels")
+        field: None if chosen is None else config.to_dict(chosen)
+        for field, chosen in (
+            ("corruptions", wanted.corruptions),
+            ("attack", wanted.attack),
+            ("pixels", wanted.pixels),
+        )
     }
     levels = {"levels": list(evaluator.levels)}
     return identity(

@@ -8,6 +8,8 @@ import shlex
 import sys
 from typing import Any
 
+from .._version import __version__
+
 
 def reproduction(options: dict[str, Any]) -> dict[str, Any]:
     """The options of an evaluation, the command that ran it and the versions it ran on, all plain values.
@@ -17,8 +19,6 @@ def reproduction(options: dict[str, Any]) -> dict[str, Any]:
     """
     import numpy
     import torch
-
-    from .._version import __version__
 
     plain = {k: v if isinstance(v, (bool, int, float, str, list, type(None))) else str(v) for k, v in options.items()}
     return plain | {

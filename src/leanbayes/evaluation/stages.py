@@ -5,28 +5,27 @@ from __future__ import annotations
 import dataclasses
 import time
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor, nn
 
-from .. import batches
+from .. import batches, feed
+from ..costs import cost
 from ..errors import EvaluationError, LeanBayesError
-from . import feed
+from ..likelihoods import Likelihood
+from ..prediction import Predictive, predict
+from . import temperature
+from .attack import perturb
+from .configs import Attack, Corruptions
+from .corruption import corrupted
 from .latency import latency
-from .metrics import checks
-from .metrics import ood as out_of_domain
+from .metrics import checks, ood as out_of_domain
 from .metrics.classification import Classification
 from .metrics.regression import Regression
 from .metrics.streams import Points
+from .pixels import Pixels
 from .progress import Bar
 from .resume import Outcome
-
-if TYPE_CHECKING:
-    from ..likelihoods import Likelihood
-    from ..prediction import Predictive
-    from .attack import Attack
-    from .corruption import Corruptions
-    from .pixels import Pixels
 
 SLICE = 64
 """Data a stage of an attack: what an interruption can cost."""
@@ -56,8 +55,6 @@ class Evaluator:
 
     def predict(self, inputs: Any, meaning: Likelihood | None = None) -> Predictive:
         """The predictive distribution of a batch."""
-        from ..prediction import predict
-
         pred = predict(self.model, inputs, task=meaning or self.meaning, **self.options)
         self.bar.advance(len(pred))
         return pred
@@ -93,7 +90,7 @@ def known_data(evaluator: Evaluator, loader: Any, *, scored: bool) -> Outcome:
     values = {
         "metrics": answers.compute(),
         "curves": answers.curves(),
-        "notes": answers.notes() if hasattr(answers, "notes") else [],
+        "notes": answers.notes() if isinstance(answers, Classification) else [],
         "count": count,
         "seconds": seconds / count,
         "engine": engine,
@@ -118,8 +115,6 @@ def corrupted_data(
     evaluator: Evaluator, loader: Any, name: str, severity: int, config: Corruptions, pixels: Pixels
 ) -> Outcome:
     """Does it hold up when the images are spoilt: the metrics of one corruption at one severity."""
-    from .corruption import corrupted
-
     answers, count = evaluator.stream(), 0
     for inputs, targets in feed.labelled(corrupted(feed.stream(loader), name, severity, config, pixels)):
         pred = evaluator.predict(inputs)
@@ -139,8 +134,6 @@ def corrupted_data(
 
 def attacked_data(evaluator: Evaluator, loader: Any, config: Attack, pixels: Pixels) -> Iterator[tuple[str, Any]]:
     """Does it hold up when somebody pushes: names and works, one a slice of the data."""
-    from .attack import perturb
-
     for start, inputs, targets in feed.slices(loader, SLICE, config.limit):
 
         def work(start: int = start, inputs: Any = inputs, targets: Any = targets) -> Outcome:
@@ -153,7 +146,7 @@ def attacked_data(evaluator: Evaluator, loader: Any, config: Attack, pixels: Pix
                 evaluator.model, inputs, labels, **options, tick=lambda _: evaluator.bar.advance(an_iteration)
             )
             fields = ("success", "correct", "entropy", "targets")
-            return Outcome({"start": start}, {name: getattr(trace, name).cpu() for name in fields})
+            return Outcome({"start": start}, {name: vars(trace)[name].cpu() for name in fields})
 
         yield f"attack {start}", work
 
@@ -169,8 +162,6 @@ def work_of_attack(config: Attack, samples: int) -> float:
 
 def scaled_data(evaluator: Evaluator, held_out: Any, loader: Any) -> Outcome:
     """What one temperature, fitted to held-out data, does for the test data."""
-    from . import temperature
-
     options = {key: evaluator.options[key] for key in ("samples", "seed", "mean_only")}
     found, meaning = temperature.held_out(evaluator.model, held_out, task=evaluator.meaning, **options, progress=False)
     evaluator.bar.advance(feed.length(held_out) or 0)
@@ -189,13 +180,15 @@ def costs(evaluator: Evaluator, inputs: Any) -> Outcome:
 
     Quality can be measured all the same, so what cannot be counted does not stop an evaluation.
     """
-    from ..costs import cost
-    from ..prediction import predict
-
     found, notes = {}, []
     try:
         counted = cost(evaluator.model, batches.rows(inputs, 0, 1))
-        found = {key: getattr(counted, key) for key in ("parameters", "active_parameters", "macs", "bytes")}
+        found = {
+            "parameters": counted.parameters,
+            "active_parameters": counted.active_parameters,
+            "macs": counted.macs,
+            "bytes": counted.bytes,
+        }
     except LeanBayesError as error:
         notes.append(f"The cost could not be counted: {error}")
     times, how = latency(lambda x: predict(evaluator.model, x, task=evaluator.meaning, **evaluator.options), inputs)
@@ -213,10 +206,9 @@ def add(answers: Classification | Regression, pred: Predictive, targets: Any, st
         answers.update(pred.probs, targets)
 
 
-def _points(evaluator: Evaluator, answers: Any) -> dict[str, Tensor]:
+def _points(evaluator: Evaluator, answers: Classification | Regression) -> dict[str, Tensor]:
     """A few scalars a datum. The pixels of a segmentation are not data: they stand and fall with their image."""
-    points = getattr(answers, "points", None)
-    return points() if callable(points) and evaluator.meaning.task != "segmentation" else {}
+    return {} if evaluator.meaning.task == "segmentation" else answers.points()
 
 
 def _scores(pred: Predictive, start: int, name: str) -> dict[str, Tensor]:

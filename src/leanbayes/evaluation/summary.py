@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from torch import Tensor
 
 from ..config import to_dict
-from .metrics import ood as out_of_domain
+from . import attack, corruption
+from .arguments import Options
+from .configs import Attack
+from .metrics import bootstrap, calibration, ood as out_of_domain
+from .metrics.selective import risk_coverage
+from .metrics.streams import Bins
 from .result import Evaluation
+from .resume import Outcome
 from .settings import reproduction
-
-if TYPE_CHECKING:
-    from .arguments import Options
-    from .attack import Attack
-    from .resume import Outcome
-    from .stages import Evaluator
+from .stages import Evaluator
 
 
 def findings(
@@ -75,8 +76,6 @@ def selective(points: dict[str, Tensor], wished: tuple[float, ...]) -> tuple[dic
     >>> round(metrics["selective.coverage.0.99"], 3), sorted(curve["risk_coverage"])
     (0.667, ['coverage', 'risk', 'threshold'])
     """
-    from .metrics.selective import risk_coverage
-
     curve = risk_coverage(points["confidence"], points["correct"])
     metrics = {"aurc": curve.aurc(), "eaurc": curve.eaurc()}
     for accuracy in wished:
@@ -94,8 +93,6 @@ def _replicates(
     outside: dict[str, dict[str, Tensor]],
 ) -> dict[str, list[float]]:
     """The bootstrap: the metrics again and again, on test data drawn with replacement."""
-    from .metrics import bootstrap
-
     if not wanted.replicates or not points:
         return {}
     amount: dict[str, Any] = {"replicates": wanted.replicates}  # one seed for all: comparisons are paired by it
@@ -108,22 +105,17 @@ def _corruption(
     evaluator: Evaluator, wanted: Options, outcomes: dict[str, Outcome], points: dict[str, Tensor]
 ) -> tuple[dict[str, float], list[dict[str, Any]], dict[str, float]]:
     """The metrics, the cells, and what the same data gave before they were spoilt."""
-    from .corruption import summary
-
     cells = [outcome.values for outcome in outcomes.values() if "severity" in outcome.values]
     test = outcomes["test data"].values
     if len(points["correct"]) == test["count"]:
         clean = _clean(evaluator, {key: values[: cells[0]["count"]] for key, values in points.items()})
     else:  # of very many data only a random part was kept
         clean = {key: test["metrics"][key] for key in ("accuracy", "nll", "ece")}
-    return *summary(cells, clean, wanted.reference), clean
+    return *corruption.summary(cells, clean, wanted.reference), clean
 
 
 def _clean(evaluator: Evaluator, points: dict[str, Tensor]) -> dict[str, float]:
     """Accuracy, NLL and ECE of a few of the test data."""
-    from .metrics import calibration
-    from .metrics.streams import Bins
-
     sure, right, bins = points["confidence"], points["correct"], Bins(evaluator.binning["bins"])
     bins.update(sure, right)
     least = evaluator.binning["min_count"]
@@ -135,12 +127,10 @@ def _clean(evaluator: Evaluator, points: dict[str, Tensor]) -> dict[str, float]:
 
 
 def _attack(config: Attack, outcomes: dict[str, Outcome]) -> tuple[dict[str, float], dict[str, Any]]:
-    from .attack import Trace, summary
-
     slices = [o for stage, o in outcomes.items() if stage.startswith("attack ")]
     empty = Tensor()
-    traces = [Trace(**{**o.tensors, "adversarial": empty}) for o in slices]
-    return summary(traces, config)
+    traces = [attack.Trace(**{**o.tensors, "adversarial": empty}) for o in slices]
+    return attack.summary(traces, config)
 
 
 def _settings(evaluator: Evaluator, wanted: Options, outcomes: dict[str, Outcome]) -> dict[str, Any]:
@@ -150,7 +140,7 @@ def _settings(evaluator: Evaluator, wanted: Options, outcomes: dict[str, Outcome
     if wanted.ood:
         settings["ood"] = {label: outcomes[f"ood {label}"].values["count"] for label in wanted.ood}
     for field in ("corruptions", "attack", "pixels"):
-        if (chosen := getattr(wanted, field)) is not None:
+        if (chosen := vars(wanted)[field]) is not None:
             plain = to_dict(chosen)
             settings[field] = {k: v for k, v in plain.items() if k not in ("kind", "version") and v not in (None, [])}
     if wanted.reference is not None:

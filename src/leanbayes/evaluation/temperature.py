@@ -9,12 +9,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import batches
+from .. import batches, feed
+from ..convert import record
 from ..errors import EvaluationError, LeanBayesWarning
 from ..eval_mode import undisturbed
 from ..likelihoods import Categorical
 from ..optional import require
-from . import feed
+from ..prediction import resolve_task
+from ..prediction.engine import Engine
 from .metrics import checks
 from .progress import Bar
 
@@ -86,8 +88,6 @@ def calibrate_(
     >>> round(lb.predict(model, x).probs[0, 0].item(), 2)
     0.75
     """
-    from ..convert import record
-
     require("scipy", "evaluation", "calibrate_")
     found, meaning = held_out(
         model, loader, task=task, samples=samples, seed=seed, mean_only=mean_only, progress=progress
@@ -100,9 +100,6 @@ def held_out(
     model: nn.Module, loader: Any, *, task: Any, samples: int, seed: int, mean_only: bool, progress: bool
 ) -> tuple[float, Categorical]:
     """The temperature that `calibrate_` would find, and the likelihood at it; the model stays as it is."""
-    from ..prediction import resolve_task
-    from ..prediction.engine import Engine
-
     if not isinstance(model, nn.Module):
         raise EvaluationError(f"expected an nn.Module, received {type(model).__name__}")
     if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
@@ -116,7 +113,7 @@ def held_out(
     plain = meaning.at(1.0)
     engine = Engine(model, samples, seed, mean_only=mean_only)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    sample, ignore = _Sample(seed), getattr(meaning, "ignore_index", None)
+    sample, ignore = _Sample(seed), meaning.ignore_index
     with Bar(shown=progress) as bar, undisturbed(model):
         bar.expect(feed.length(loader))
         bar.stage("temperature")

@@ -8,16 +8,24 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 from ..errors import ConversionError, PredictionError
 from ..kl import kl
+from ..posteriors.sparse import SparsePoint
 from ..sampling import context, draw
+from . import sparse
 from .estimators import ESTIMATORS
+from .operations import why_not_sparse
 from .shell import StandIn
 
 if TYPE_CHECKING:
+    from ..method import Method
     from ..posteriors.base import Posterior
     from ..priors import Prior
+
+SPARSE_BELOW = 0.5
+"""The share of weights left below which a value and its place take less than the whole tensor."""
 
 
 class BayesLayer(StandIn):
@@ -35,6 +43,9 @@ class BayesLayer(StandIn):
     >>> model[0](torch.zeros(2, 4)).shape, model[0].in_features
     (torch.Size([2, 3]), 4)
     """
+
+    subspace: Method | None = None
+    """The sparse training that moves the active places of its weight, where one does."""
 
     def __init__(
         self,
@@ -55,11 +66,9 @@ class BayesLayer(StandIn):
     def forward(self, input: Tensor, *extra: Any, **named: Any) -> Tensor:
         """The module's operation under one draw of the noise, or at the means; called as the module was."""
         estimator = context.estimator or self.estimator
-        if getattr(self._posterior("weight"), "is_sparse", False):
-            from . import sparse
-
-            if (done := sparse.forward(self, input, estimator)) is not None:
-                return done
+        q = self.posterior("weight")
+        if q is not None and q.is_sparse and (done := sparse.forward(self, input, estimator)) is not None:
+            return done
         if context.mean_only:
             return self.compute(input, self.mean("weight"), self.mean("bias"), *extra, **named)
         if not all(q.gaussian for q in self.posteriors.values()):
@@ -77,7 +86,7 @@ class BayesLayer(StandIn):
 
     def mean(self, name: str) -> Tensor | None:
         """E of a parameter; the parameter itself where it is not random."""
-        q = self._posterior(name)
+        q = self.posterior(name)
         if q is None:
             return self._parameters.get(name)
         if context.mean_only and not q.has_mean:
@@ -89,7 +98,7 @@ class BayesLayer(StandIn):
 
     def variance(self, name: str) -> Tensor | None:
         """Var of a parameter, in at least fp32; None where it is not random."""
-        q = self._posterior(name)
+        q = self.posterior(name)
         if q is None:
             return None
         # a half-precision square of a small sigma would underflow
@@ -97,12 +106,12 @@ class BayesLayer(StandIn):
 
     def deviation(self, name: str) -> Tensor | None:
         """A draw minus its mean, std * eps; None where the parameter is not random."""
-        q = self._posterior(name)
+        q = self.posterior(name)
         return None if q is None else self._except_padding(name, q.deviation(draw(q)))  # type: ignore[attr-defined, operator]
 
     def draw(self, name: str) -> Tensor | None:
         """One draw of a parameter; the parameter itself where it is not random."""
-        q = self._posterior(name)
+        q = self.posterior(name)
         if q is None:
             return self._parameters.get(name)
         return self._except_padding(name, q.sample(draw(q)), otherwise=q.mean)
@@ -110,7 +119,7 @@ class BayesLayer(StandIn):
     def kl_terms(self) -> Iterator[tuple[Posterior, Callable[[], Tensor]]]:
         """Every posterior with its weighed KL, for `leanbayes.kl.kl_sum`."""
         for name in self.posteriors:
-            q = self._posterior(name)
+            q = self.posterior(name)
             assert q is not None
             yield q, partial(self._kl, name, q)
 
@@ -120,7 +129,7 @@ class BayesLayer(StandIn):
 
     def value(self, name: str) -> nn.Parameter | None:
         """The mean as a parameter; refused where there is none."""
-        q = self._posterior(name)
+        q = self.posterior(name)
         if q is None:
             return self._parameters.get(name)
         if not q.has_mean:
@@ -128,16 +137,33 @@ class BayesLayer(StandIn):
         mean = q.mean
         return mean if isinstance(mean, nn.Parameter) else nn.Parameter(mean.detach().clone(), q.like.requires_grad)
 
-    def _posterior(self, name: str) -> Posterior | None:
-        return self.posteriors._modules.get(name)  # type: ignore[return-value]
-
     def _except_padding(self, name: str, values: Tensor, otherwise: Tensor | float = 0.0) -> Tensor:
         """The padding row of an Embedding is a constant, not a random variable."""
-        row = getattr(self.shell, "padding_idx", None)
+        row = self.shell.padding_idx if isinstance(self.shell, nn.Embedding) else None
         if row is None or name != "weight":
             return values
         is_padding = (torch.arange(values.shape[0], device=values.device) == row).unsqueeze(1)
         return torch.where(is_padding, otherwise, values)
+
+    def deployed(self, made: dict[int, Posterior]) -> nn.Module:
+        """The plain module; where few weights are left, a `FixedLayer` with the means of those alone."""
+        plain, q = self.restored(), self.posterior("weight")
+        if q is None or why_not_sparse(plain) is not None:
+            return plain
+        if id(q) not in made:
+            if not 0 < int(q.alive().sum()) < SPARSE_BELOW * q.shape.numel():
+                return plain
+            made[id(q)] = SparsePoint.of_means(q)
+        return FixedLayer(plain, {"weight": made[id(q)]}, {})
+
+    def inputs_read(self, outputs: list[int]) -> list[bool] | None:
+        """The inputs that meet a weight which is there; all of them in a grouped or transposed convolution."""
+        q, shell = self.posterior("weight"), self.shell
+        if q is None or not isinstance(shell, (nn.Linear, _ConvNd)):
+            return None
+        if isinstance(shell, _ConvNd) and (shell.groups > 1 or shell.transposed):
+            return None
+        return q.alive()[outputs].movedim(1, 0).flatten(1).any(1).tolist()  # type: ignore[no-any-return]
 
     def __getattr__(self, name: str) -> Any:
         posteriors = self.__dict__.get("_modules", {}).get("posteriors")
@@ -150,25 +176,22 @@ class BayesLayer(StandIn):
         return f"{super().extra_repr()}, estimator={self.estimator}"
 
 
-def bayes_layer(
-    module: nn.Module,
-    make: Callable[[str], Posterior],
-    prior: Callable[[str], Prior],
-    *,
-    random_bias: bool,
-    memo: dict[int, Posterior],
-    estimator: str,
-    approximation: str | None = None,
-) -> BayesLayer:
-    """A BayesLayer in place of a module, its parameters turned into posteriors by ``make``.
+class FixedLayer(BayesLayer):
+    """A BayesLayer whose posteriors are points: every draw is the value, and there is no KL.
 
-    memo holds posteriors by the identity of the parameter they came from, so that tied parameters share one.
+    >>> import torch
+    >>> from torch import nn
+    >>> from leanbayes.posteriors.sparse import SparsePoint
+    >>> plain = nn.Linear(2, 1, bias=False)
+    >>> layer = FixedLayer(plain, {"weight": SparsePoint.from_tensor(plain.weight, count=1)}, {})
+    >>> int((layer.weight != 0).sum())
+    1
     """
-    posteriors: dict[str, Posterior] = {}
-    for name in ("weight", "bias") if random_bias else ("weight",):
-        if (parameter := module._parameters.get(name)) is not None:
-            if id(parameter) not in memo:
-                memo[id(parameter)] = make(name)
-            posteriors[name] = memo[id(parameter)]
-    priors = {name: prior(name) for name in posteriors}
-    return BayesLayer(module, posteriors, priors, estimator=estimator, approximation=approximation)
+
+    def draw(self, name: str) -> Tensor | None:
+        """The value."""
+        return self.mean(name)
+
+    def kl_terms(self) -> Iterator[tuple[Posterior, Callable[[], Tensor]]]:
+        """None: nothing here is a distribution."""
+        return iter(())

@@ -94,6 +94,15 @@ def refusal(module: nn.Module) -> str | None:
     return None
 
 
+def why_not_sparse(module: nn.Module) -> str | None:
+    """Why a module's weight cannot be kept at some places alone, or None where it can."""
+    if (why := refusal(module)) is not None:
+        return why
+    if not isinstance(module, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)):
+        return f"sparse weights are for Linear and convolutions, not {type(module).__name__}"
+    return None
+
+
 def unusual(module: nn.Module, kind: type[nn.Module]) -> str | None:
     """Why a module of a kind may not compute as its kind does, or None.
 

@@ -7,18 +7,16 @@ from typing import Any
 
 from torch import nn
 
+from .contract import BayesianLayer
 from .operations import Operation, operation_of
 
 
-class StandIn(nn.Module):
+class StandIn(BayesianLayer):
     """Base of layers that take the place of a module with a weight.
 
     shell: a copy of that module without its parameters. It is no submodule (it has nothing to train or save); options
     and attributes such as ``in_features`` or ``stride`` are read through it, and `restored` fills it again.
     """
-
-    is_bayes_layer = True
-    shell: nn.Module
 
     def __init__(self, module: nn.Module, taken: tuple[str, ...] = ()) -> None:
         super().__init__()

@@ -20,6 +20,7 @@ from ..kernels.blocked import Blocked
 from ..kernels.plan import Plan, plan
 from ..posteriors.sparse import Sparse
 from ..sampling import context
+from .contract import BayesianLayer
 
 if TYPE_CHECKING:
     from .bayes import BayesLayer
@@ -74,13 +75,13 @@ def forward(layer: BayesLayer, x: Tensor, estimator: str) -> Tensor | None:
 
 def density(module: nn.Module) -> float:
     """The share of a layer's weight that is there: 1 for anything but a sparse layer."""
-    q = module._modules["posteriors"]._modules.get("weight") if "posteriors" in module._modules else None  # type: ignore
+    q = module.posterior("weight") if isinstance(module, BayesianLayer) else None
     return q.density if isinstance(q, Sparse) else 1.0
 
 
 def unsuitable(layer: BayesLayer) -> str | None:
     """Why a layer never takes the compiled path, or None where it does."""
-    q = layer._posterior("weight")
+    q = layer.posterior("weight")
     if not isinstance(q, Sparse):
         return "its weight is dense"
     if len(layer.posteriors) > 1:

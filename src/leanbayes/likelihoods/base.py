@@ -15,6 +15,7 @@ class Likelihood(nn.Module):
 
     task: str = "custom"
     class_dim: int | None = None  # where the classes are, if there are any
+    ignore_index: int | None = None  # a label that does not count
 
     def log_prob(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """log p(y | output) of each datum: shape (batch,)."""

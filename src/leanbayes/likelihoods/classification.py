@@ -107,6 +107,8 @@ class Segmentation(Categorical):
     task = "segmentation"
     class_dim = 1
 
+    ignore_index: int
+
     def __init__(
         self, ignore_index: int = -100, reduction: Literal["sum", "mean"] = "sum", temperature: float = 1.0
     ) -> None:

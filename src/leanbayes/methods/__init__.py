@@ -1,33 +1,17 @@
-"""The methods: one algorithm a file. Importing this room registers them all, without importing torch."""
+"""The methods: one folder each. A config imports no torch; its implementation stands in a module beside it."""
 
-from ..method import Method
-from .dropout.config import Dropout
-from .ensemble.config import Ensemble
-from .mean_field.config import MeanField
-from .nested.config import Nested
-from .nested.dropout import NestedDropout
-from .patch.config import Patch
-from .patch.drop_connect import DropConnect
-from .patch.point import Point
-from .sparse.rigl import Rigl
-from .sparse.subspace import SparseSubspace
-from .structured_pruning.config import StructuredPruning
-from .variance.config import Variance
-from .variational_dropout.config import VariationalDropout
+from typing import Any
 
-__all__ = [
-    "DropConnect",
-    "Dropout",
-    "Ensemble",
-    "MeanField",
-    "Method",
-    "Nested",
-    "NestedDropout",
-    "Patch",
-    "Point",
-    "Rigl",
-    "SparseSubspace",
-    "StructuredPruning",
-    "Variance",
-    "VariationalDropout",
-]
+from ..method import Method as Method
+from ..registry import methods as _registered
+
+
+def __getattr__(name: str) -> Any:
+    """A method by its name, wherever it comes from."""
+    if not name.startswith("_") and name[:1].isupper() and name in _registered():
+        return _registered()[name]
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return ["Method", *_registered()]

@@ -18,14 +18,11 @@ if TYPE_CHECKING:
     from .lenet import lenet5 as lenet5
     from .mobilenet import mobilenet_v2 as mobilenet_v2
     from .perceptron import mlp as mlp
-    from .pyramidnet import pyramidnet_cifar as pyramidnet_cifar
-    from .pyramidnet import pyramidnet_small as pyramidnet_small
-    from .resnet import resnet18 as resnet18
-    from .resnet import resnet18_cifar as resnet18_cifar
+    from .pyramidnet import pyramidnet_cifar as pyramidnet_cifar, pyramidnet_small as pyramidnet_small
+    from .resnet import resnet18 as resnet18, resnet18_cifar as resnet18_cifar
     from .resnext import resnext_cifar as resnext_cifar
     from .vgg import vgg_like as vgg_like
-    from .vgg11 import vgg11_bn as vgg11_bn
-    from .vgg11 import vgg_small as vgg_small
+    from .vgg11 import vgg11_bn as vgg11_bn, vgg_small as vgg_small
 
 _ROOMS = {
     "convnet": "convolutional",

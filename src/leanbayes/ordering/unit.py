@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import ConversionError
-from ..sampling import context
+from ..sampling import Site, context
 from .downhill import coarser_noise, gumbel_noise, slope
 from .nested import nested_masks
 from .tails import keep_logits, log_keep, log_keep_from_logits, log_tails
@@ -23,14 +23,13 @@ if TYPE_CHECKING:
 LEGACY_BOUND = 5.0  # the authors clamp their raw parameters to [-5, 5]
 
 
-class Draw(nn.Module):
+class Draw(Site):
     """The Gumbel noise of one pass: the random site of the units that share it, so that their widths vary together.
 
     nodes: how many numbers; a unit of fewer nodes coarsens them. units: who shares it.
     current: the numbers of the present pass, or of the last one.
     """
 
-    is_site = True
     device = torch.device("cpu")  # a few numbers: drawn there for `predict`, and moved to where they are needed
 
     def __init__(self, nodes: int) -> None:
@@ -39,12 +38,9 @@ class Draw(nn.Module):
         self.current: Tensor | None = None
         self.units: list[OrderingUnit] = []
 
-    @property
-    def period(self) -> int:
+    def cycle(self, balanced: bool | None = None, alone: bool = True) -> int | None:
         """After how many samples nothing new comes: 1 where every width is set. Otherwise there is none."""
-        if self.units and all(unit.width for unit in self.units):
-            return 1
-        raise AttributeError("widths are sampled: there is no period")
+        return 1 if self.units and all(unit.width for unit in self.units) else None
 
     def noise(self, generator: torch.Generator | None = None) -> Tensor:
         """Standard Gumbel numbers, (nodes,): one network a sample."""

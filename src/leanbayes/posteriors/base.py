@@ -10,22 +10,25 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ConfigError
-from ..sampling import draw
+from ..sampling import Site, draw
 
 
-class Posterior(nn.Module):
+class Posterior(Site):
     """The distribution of one tensor, and a random site: what layers, kl and predict know about a weight.
 
     has_mean: False where the mean is zero by construction, so that inference at the means is meaningless.
     gaussian: True where elements are independent Gaussians, so that local reparameterisation and Flipout apply.
+    is_sparse: True where it has weights at some places of the tensor only (`leanbayes.posteriors.sparse`).
     keep: None, or a mask of `shape` after pruning: where it is False the weight is exactly 0, not a random variable.
 
     A subclass gives `like`, `mean`, `std`, `noise`, `sample` and `log_prob`, each `masked` where it has been pruned.
     """
 
-    is_site = True
-    has_mean: bool = True
-    gaussian: bool = False
+    no_mean = (
+        "its mean is zero by construction, and all that was learned is in the variances: there is no network at the "
+        "means to extract; save the model and predict with samples"
+    )
+    is_sparse: bool = False
     keep: Tensor | None
 
     def __init__(self) -> None:
@@ -43,7 +46,7 @@ class Posterior(nn.Module):
         return self.like.shape
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> torch.device:  # type: ignore[override]
         """Device of the tensor described."""
         return self.like.device
 
@@ -106,6 +109,22 @@ class Posterior(nn.Module):
         other = copy.copy(self)
         other._buffers = {**self._buffers, "keep": None}
         return other
+
+    def places(self) -> Tensor:
+        """Where the tensor has a weight, pruned or not: a mask of that shape."""
+        return torch.ones(self.shape, dtype=torch.bool, device=self.device)
+
+    def alive(self) -> Tensor:
+        """Where the tensor has a weight that has not been pruned: a mask of that shape."""
+        return self.places() if self.keep is None else self.places() & self.keep
+
+    def active(self) -> Posterior:
+        """The distribution of what is random in it: itself, or that of the active weights of a sparse one."""
+        return self
+
+    def states(self) -> tuple[int, float]:
+        """A number for every weight, of infinitely many values."""
+        return math.prod(self.shape), math.inf
 
     def active_parameters(self) -> int:
         """The parameters behind weights not pruned; one that several weights share counts while any of them is left."""

@@ -58,6 +58,14 @@ class Sparse(Posterior):
     def mean(self) -> Tensor:
         return self.masked(self.spread(self.loc))
 
+    def places(self) -> Tensor:
+        places = torch.zeros(self._shape.numel(), dtype=torch.bool, device=self.device)
+        return places.index_fill(0, self.index.long(), True).view(self._shape)
+
+    def states(self) -> tuple[int, float]:
+        """A number for every active weight."""
+        return self.loc.numel(), math.inf
+
     def active_mean(self) -> Tensor:
         """The means of the active weights, (n,)."""
         kept = self._kept()
@@ -174,6 +182,13 @@ class SparsePoint(Sparse):
     def from_tensor(cls, w: Tensor, count: int, *, requires_grad: bool | None = None) -> Self:
         """The ``count`` largest magnitudes of a tensor; requires_grad None keeps its flag."""
         return cls(*largest(w, count, requires_grad), w.shape)
+
+    @classmethod
+    @torch.no_grad()
+    def of_means(cls, q: Posterior) -> Self:
+        """The means of a posterior at the places that have not been pruned, in ascending order."""
+        index = q.alive().flatten().nonzero().flatten()
+        return cls(torch.nn.Parameter(q.mean.flatten()[index], q.like.requires_grad), index, q.shape)
 
     @property
     def std(self) -> Tensor:

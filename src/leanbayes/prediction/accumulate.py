@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -194,3 +194,19 @@ def _task(likelihood: Likelihood, output: Tensor) -> str:
         likelihood.mean_and_noise(output)
         return "regression"
     return "custom"
+
+
+def check_weights(weights: Any, samples: int, settle: float | None = None) -> Tensor:
+    """Weights for so many samples: none below 0, with a sum of 1."""
+    if not isinstance(weights, Tensor) or weights.shape != (samples,):
+        received = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
+        raise PredictionError(f"weights: expected a tensor of one number for each of {samples} samples, got {received}")
+    weights = weights.detach().double().cpu()
+    if not bool((weights >= 0).all()) or not abs(float(weights.sum()) - 1) < 1e-4:
+        raise PredictionError(
+            f"weights: expected numbers of 0 or more that sum to 1, received a sum of {float(weights.sum()):.6g} and a "
+            f"least of {float(weights.min()):.6g}; fit_weights finds some"
+        )
+    if settle is not None:
+        raise PredictionError("weights: expected no settle with them, since they belong to all samples together")
+    return weights

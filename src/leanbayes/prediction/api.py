@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sized
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
 
 from .. import batches, likelihoods, sampling
+from ..convert.record import get
 from ..errors import DataError, PredictionError
 from ..eval_mode import undisturbed
 from ..likelihoods import Likelihood, likelihood
-from .accumulate import Accumulator
+from .accumulate import Accumulator, check_weights
 from .engine import Engine
 from .phase_transition import warn_if_past
 from .predictive import Predictive, join
-from .stacking import check_weights
 
 
 def predict(
@@ -148,8 +148,6 @@ def resolve_task(model: nn.Module, task: Any) -> Likelihood:
 
     A name that the model's own likelihood goes by means that one, with the noise it learned and its temperature.
     """
-    from ..convert.record import get
-
     record = get(model)
     if task is not None:
         given = likelihood(task)
@@ -172,7 +170,7 @@ def _batches(inputs: Any, is_loader: bool, progress: bool) -> Iterable[Any]:
         return (batches.split(batch)[0] for batch in inputs)
     from rich.progress import track
 
-    total = len(inputs) if hasattr(inputs, "__len__") else None
+    total = len(inputs) if isinstance(inputs, Sized) else None
     return (batches.split(b)[0] for b in track(inputs, "predict", total=total, transient=True))
 
 

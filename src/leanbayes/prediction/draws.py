@@ -9,14 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .. import sampling
-from ..methods.patch.assignment import Assignment
+from ..sampling import Site
 from .probe import Probe
 
 OVERHEAD = 3.0  # data: what a pass costs besides those it computes
 
 
-def noise(site: Any, seed: int, number: int, samples: Sequence[int], balanced: bool | None) -> Tensor:
+def noise(site: Site, seed: int, number: int, samples: Sequence[int], balanced: bool | None) -> Tensor:
     """What a site gets in each of the samples, (samples, ...).
 
     balanced: None leaves it to the method. True balances whatever can be: components of mixtures are used equally
@@ -25,33 +24,13 @@ def noise(site: Any, seed: int, number: int, samples: Sequence[int], balanced: b
 
     One sample alone has the same distribution in all three cases.
     """
-    if isinstance(site, Assignment):
-        if _is_laid_out(site, balanced):
-            return site.laid_out(seed, number, samples)
-        return torch.stack([sampling.independent(site, seed, number, sample) for sample in samples])
-    if balanced and getattr(site, "gaussian", False):
-        return torch.stack([_antithetic(site, seed, number, sample) for sample in samples])
-    return torch.stack([sampling.noise_of(site, seed, number, sample) for sample in samples])
+    return site.of_samples(seed, number, samples, balanced)
 
 
-def period(sites: Sequence[Any], balanced: bool | None) -> int | None:
-    """After how many samples nothing new comes, or None: an ensemble has no more than its members.
-
-    Several assignments, though each goes round, do not meet in every way before long.
-    """
-    if len(sites) == 1 and isinstance(site := sites[0], Assignment):
-        return site.components if site.held and site.uniform and _is_laid_out(site, balanced) else None
-    return math.lcm(*(site.period for site in sites)) if all(hasattr(site, "period") for site in sites) else None
-
-
-def _is_laid_out(site: Assignment, balanced: bool | None) -> bool:
-    return hasattr(site, "of_sample") if balanced is None else balanced
-
-
-def _antithetic(site: Any, seed: int, number: int, sample: int) -> Tensor:
-    """eps for an even sample, -eps for the next: what is odd in the noise cancels."""
-    first = sampling.noise_of(site, seed, number, sample - sample % 2)
-    return -first if sample % 2 else first
+def period(sites: Sequence[Site], balanced: bool | None) -> int | None:
+    """After how many samples nothing new comes, or None: an ensemble has no more than its members."""
+    cycles = [site.cycle(balanced, alone=len(sites) == 1) for site in sites]
+    return None if None in cycles else math.lcm(*(cycle for cycle in cycles if cycle is not None))
 
 
 def in_common(sites: Sequence[Any], seed: int, samples: Sequence[int], balanced: bool | None) -> Tensor:
@@ -61,7 +40,7 @@ def in_common(sites: Sequence[Any], seed: int, samples: Sequence[int], balanced:
     """
     columns = []
     for number, site in sites:
-        if not isinstance(site, Assignment) or site.shape:
+        if not site.single_index:
             break
         columns.append(noise(site, seed, number, samples, balanced).cpu())
     return torch.stack(columns, 1) if columns else torch.empty(len(samples), 0, dtype=torch.long)

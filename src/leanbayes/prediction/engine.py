@@ -110,7 +110,7 @@ class Engine:
         numbers = sum(noise.numel() for noise in self._noise(0).values())
         most = min(self.group or self.samples, self.chunk or self.pairs, VMAP_NOISE // max(numbers, 1))
         self.most, self.data = max(most, 1), batches.size(inputs)
-        fixed = not any(getattr(site, "learns_shape", False) for site in self.sites)
+        fixed = not any(site.learns_shape for site in self.sites)
         self.keeps_noise = fixed and self.samples * numbers <= KEPT_NOISE
         cost, together = self._arranged(0)
         self.most = self.together = max(map(len, together))
@@ -182,7 +182,7 @@ class Engine:
 
     def _forget_shapes(self) -> bool:
         """Whether any site learns the shape of its noise from an input; such sites start anew."""
-        learners: list[Any] = [site for site in self.sites if getattr(site, "learns_shape", False)]
+        learners = [site for site in self.sites if site.learns_shape]
         for site in learners:
             site.shapes.clear()
         return bool(learners)
@@ -252,7 +252,7 @@ def _is_same(noise: Tensor) -> bool:
 class _Noise(Mapping[int, Tensor]):
     """The noise of one sample, each site's drawn when it is asked for: members that are not asked cost nothing."""
 
-    sites: dict[int, tuple[int, nn.Module]]
+    sites: dict[int, tuple[int, sampling.Site]]
     seed: int
     sample: int
     balanced: bool | None = None

@@ -10,6 +10,7 @@ from torch import nn
 
 from ..errors import LeanBayesWarning
 from ..layers.bayes import BayesLayer
+from ..training.recalibrate import collected_at_means
 
 THRESHOLD = 5.0
 """Of log alpha: beyond it, variance networks says (section 4.1), a layer's output is mostly noise."""
@@ -56,8 +57,6 @@ def warn_if_past(model: nn.Module, stacklevel: int = 3) -> None:
     Not where a mean is missing by construction, since asking such a network for it is an error, and not where
     BatchNorm's statistics have been re-estimated at the means.
     """
-    from ..training.recalibrate import collected_at_means
-
     layers = [m for m in model.modules() if isinstance(m, BayesLayer)]
     if any(not q.has_mean for layer in layers for q in layer.posteriors.values()):
         return

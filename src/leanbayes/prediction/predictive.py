@@ -186,14 +186,14 @@ def join(parts: list[Predictive]) -> Predictive:
     first = parts[0]
 
     def cat(name: str, dim: int = 0) -> Tensor:
-        return torch.cat([getattr(p, name) for p in parts], dim)
+        return torch.cat([vars(p)[name] for p in parts], dim)
 
     longest = max(p.drawn.shape[0] for p in parts) if first.drawn is not None else 0  # type: ignore[union-attr]
 
     def stack(name: str) -> Tensor | None:
-        if getattr(first, name) is None:
+        if vars(first)[name] is None:
             return None
-        return torch.cat([_padded(getattr(p, name), longest) for p in parts], 1)
+        return torch.cat([_padded(vars(p)[name], longest) for p in parts], 1)
 
     return Predictive(
         first.task, cat("mean"), cat("variance"), cat("aleatoric"), cat("epistemic"), cat("counts"), first.engine,

@@ -11,6 +11,7 @@ from torch.nn.modules.module import register_module_forward_hook
 from torch.utils.flop_counter import FlopCounterMode
 
 from .. import batches, sampling
+from ..layers.contract import original
 from ..layers.sparse import dense_path
 
 OWN_WEIGHTS = 2.0
@@ -58,7 +59,7 @@ def fewest(model: nn.Module) -> int:
     >>> fewest(nn.BatchNorm1d(3)), fewest(nn.BatchNorm1d(3, track_running_stats=False))
     (1, 2)
     """
-    layers = (getattr(module, "shell", module) for module in model.modules())
+    layers = (original(module) for module in model.modules())
     return 2 if any(isinstance(m, _BatchNorm) and not m.track_running_stats for m in layers) else 1
 
 
@@ -66,10 +67,10 @@ def probe(model: nn.Module, inputs: Any, rows: int = 1) -> Probe:
     """Run so many data, counting. The sites of a model that has run know the shapes of their noise."""
     rows = min(rows, batches.size(inputs))
     counter = FlopCounterMode(display=False)
-    drawn: list[tuple[Any, int]] = []
+    drawn: list[tuple[sampling.Site, int]] = []
     sizes = [0]
 
-    def watch(site: nn.Module) -> None:
+    def watch(site: sampling.Site) -> None:
         drawn.append((site, counter.get_total_flops()))
 
     def measure(module: nn.Module, args: Any, output: Any) -> None:
@@ -87,7 +88,7 @@ def probe(model: nn.Module, inputs: Any, rows: int = 1) -> Probe:
         return Probe(1.0 if total else 0.0)
     ends = [flops for _, flops in drawn[1:]] + [total]
     each = [
-        (FOLDED if getattr(site, "folds", False) else OWN_WEIGHTS) * (end - start) / total
+        (FOLDED if site.folds else OWN_WEIGHTS) * (end - start) / total
         for (site, start), end in zip(drawn, ends, strict=True)
     ]
     first = {id(site): i for i, (site, _) in reversed(list(enumerate(drawn)))}
@@ -97,5 +98,5 @@ def probe(model: nn.Module, inputs: Any, rows: int = 1) -> Probe:
         tuple(order),
         tuple(drawn[first[key]][1] / total for key in order),
         tuple(sum(each[first[key] :]) for key in order),
-        max(sizes) if any(getattr(site, "folds", False) for site, _ in drawn) else 0,
+        max(sizes) if any(site.folds for site, _ in drawn) else 0,
     )

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import DataError, PredictionError
+from ..feed import labelled
+from .api import predict
 
 
 def stacking_weights(log_density: Tensor, tolerance: float = 1e-6, most: int = 10_000) -> Tensor:
@@ -69,9 +71,6 @@ def fit_weights(
     >>> said.probs.shape, round(float(weights.sum()), 6)
     (torch.Size([20, 3]), 1.0)
     """
-    from ..evaluation.feed import labelled
-    from .api import predict
-
     if options.get("weights") is not None or options.get("settle") is not None or options.get("mean_only"):
         raise PredictionError(
             "fit_weights: expected no weights, settle or mean_only: all samples are asked every datum"
@@ -86,19 +85,3 @@ def fit_weights(
     if not rows:
         raise DataError("expected at least one labelled datum, received none")
     return stacking_weights(torch.cat(rows, 1))
-
-
-def check_weights(weights: Any, samples: int, settle: float | None = None) -> Tensor:
-    """Weights for so many samples: none below 0, with a sum of 1."""
-    if not isinstance(weights, Tensor) or weights.shape != (samples,):
-        received = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
-        raise PredictionError(f"weights: expected a tensor of one number for each of {samples} samples, got {received}")
-    weights = weights.detach().double().cpu()
-    if not bool((weights >= 0).all()) or not abs(float(weights.sum()) - 1) < 1e-4:
-        raise PredictionError(
-            f"weights: expected numbers of 0 or more that sum to 1, received a sum of {float(weights.sum()):.6g} and a "
-            f"least of {float(weights.min()):.6g}; fit_weights finds some"
-        )
-    if settle is not None:
-        raise PredictionError("weights: expected no settle with them, since they belong to all samples together")
-    return weights

@@ -15,8 +15,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import leanbayes as lb
 
-from ..data import DataSet
-from ..data import load as load_data
+from ..data import DataSet, load as load_data
 from ..models import build
 from ..models.auto import fitting
 from ..training.history import History

@@ -6,8 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
-from .column import Column
-from .column import written as written
+from .column import Column, written as written
 from .metrics import COSTS, DECLINE, MAIN, METRICS, RANKS, SCORES
 
 if TYPE_CHECKING:
@@ -98,11 +97,9 @@ def marks(column: Column, evaluations: Sequence[Evaluation]) -> dict[int, Mark]:
 
 def noise_of(metric: str, a: Evaluation, b: Evaluation) -> Difference | None:
     """The difference of two models with its 95 % bootstrap interval; None where there are no replicates."""
-    from ..evaluation.result import Comparison
-
     if not (metric in a.replicates and metric in b.replicates and metric in a.metrics and metric in b.metrics):
         return None
-    return Comparison((a, b)).difference(metric, a.name, b.name)
+    return a.difference(metric, b)
 
 
 def within_noise(metric: str, a: Evaluation, b: Evaluation) -> bool:

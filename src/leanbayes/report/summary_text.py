@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from . import summary_text_compared, summary_text_one
+
 if TYPE_CHECKING:
     from ..evaluation.result import Evaluation
 
@@ -18,7 +20,4 @@ def summary(evaluations: Sequence[Evaluation]) -> list[str]:
     mlp is right on 90.0 % of 1,000 test data.
     It is over-confident: it claims 98.0 % on average (calibration error 8.0 points).
     """
-    from . import summary_text_compared as words_compared
-    from . import summary_text_one as words_one
-
-    return words_one.about(evaluations[0]) if len(evaluations) == 1 else words_compared.about(evaluations)
+    return summary_text_one.about(evaluations[0]) if len(evaluations) == 1 else summary_text_compared.about(evaluations)

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..convert import record
 from ..errors import ConfigError, TrainingError
 from .elbo import Terms
 
@@ -74,8 +75,6 @@ def callbacks(model: nn.Module) -> list[Any]:
     >>> callbacks(nn.Linear(2, 2))
     []
     """
-    from ..convert import record
-
     found = record.get(model)
     return [] if found is None else list(found.callbacks(model))
 

@@ -95,10 +95,11 @@ def check_tensors(path: Any, part: str, stored: dict[str, Any], present: dict[st
             f"{path}: expected the {part} of this run, but the checkpoint {what}; was the model changed?"
         )
     for name, value in present.items():
-        if isinstance(value, Tensor) and getattr(stored[name], "shape", None) != value.shape:
+        found = tuple(stored[name].shape) if isinstance(stored[name], Tensor) else None
+        if isinstance(value, Tensor) and found != tuple(value.shape):
             raise ArtifactError(
                 f"{path}: {part} {name!r}: expected shape {tuple(value.shape)}, "
-                f"received {tuple(getattr(stored[name], 'shape', ()))}; was the model changed?"
+                f"received {found or ()}; was the model changed?"
             )
 
 

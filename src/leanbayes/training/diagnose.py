@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from .. import batches
+from ..kl import kl_sum
+from ..layers.contract import BayesianLayer
 from .elbo import ELBO, Terms
 
 
@@ -64,8 +66,6 @@ def first_bad_layer(model: nn.Module, inputs: Any) -> tuple[str, nn.Module, bool
 
 
 def _kl_culprit(model: nn.Module) -> str:
-    from ..kl import kl_sum
-
     bad = [name for name, module in model.named_modules() if name and _bad(kl_sum(module))]
     # Names are listed outermost first, so the last of the first chain is the innermost culprit.
     chain = [name for name in bad if name.startswith(bad[0])] if bad else []
@@ -74,8 +74,7 @@ def _kl_culprit(model: nn.Module) -> str:
 
 
 def _kind(module: nn.Module) -> str:
-    shell = getattr(module, "shell", None)
-    return type(module).__name__ + (f" of {type(shell).__name__}" if isinstance(shell, nn.Module) else "")
+    return type(module).__name__ + (f" of {type(module.shell).__name__}" if isinstance(module, BayesianLayer) else "")
 
 
 def _bad(value: Any) -> bool:

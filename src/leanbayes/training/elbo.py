@@ -9,7 +9,9 @@ from torch import Tensor, nn
 
 from .. import batches
 from ..errors import ConfigError, DataError
+from ..kl import kl_sum, unscaled_sum
 from ..likelihoods import Likelihood, likelihood
+from .data import count
 from .schedules import Schedule, evaluate, schedule
 
 
@@ -52,8 +54,6 @@ class ELBO(nn.Module):
         self.step = 0
 
     def forward(self, model: nn.Module, outputs: Any, targets: Any) -> Terms:
-        from ..kl import kl_sum, unscaled_sum
-
         tensor = batches.output_tensor(outputs)
         weight = evaluate(self.kl_weight, self.step)
         with torch.autocast(tensor.device.type, enabled=False):
@@ -85,8 +85,6 @@ def _count(num_data: Any) -> int:
         if num_data >= 1:
             return num_data
     elif num_data is not None and not isinstance(num_data, (bool, float, str)):
-        from .data import count
-
         return count(num_data)
     raise ConfigError(
         f"num_data: expected the number of training data (1 or more) or a loader, received {num_data!r}; "

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from ..convert import record
 from ..errors import ConfigError, LeanBayesWarning
-from . import arguments, data, history
-from . import callbacks as hooks
-from . import checkpoint as files
+from . import arguments, callbacks as hooks, checkpoint as files, data, history
 from .elbo import ELBO
 from .history import History
 from .loop import Job, Run
@@ -139,7 +138,6 @@ def fit(
             stacklevel=2,
         )
     result = _launch(fabric, job)
-    from ..convert import record
 
     record.ensure(model).likelihood = elbo.likelihood.to_dict()
     return result

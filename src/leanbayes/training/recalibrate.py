@@ -12,6 +12,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from .. import batches, sampling
 from ..errors import ConfigError, ConversionError, DataError
 from ..eval_mode import undisturbed
+from ..layers.contract import BayesianLayer, original
 from . import data as feeds
 from .arguments import check_integers, check_numbers
 
@@ -65,7 +66,7 @@ def recalibrate_(
     norms = _norms(model)
     if not norms:
         raise ConversionError("expected a model with BatchNorm layers that track statistics, found none")
-    apart: list[Any] = [norm for norm in norms if getattr(norm, "statistics", "shared") == "component"]
+    apart: list[Any] = [norm for norm in norms if isinstance(norm, BayesianLayer) and norm.statistics == "component"]
     if apart and at == "means":
         raise ConversionError(
             "at='means': expected statistics that all components share, received Patch(statistics='component'), whose "
@@ -149,7 +150,7 @@ def _read(feed: feeds.Feed, data: int | None, passes: int) -> Iterator[Any]:
 
 def _norms(model: nn.Module) -> dict[nn.Module, _BatchNorm]:
     """The layers that keep running statistics, each with the module that has its options: itself, or its shell."""
-    every = {module: getattr(module, "shell", module) for module in model.modules()}
+    every = {module: original(module) for module in model.modules()}
     return {
         m: own for m, own in every.items() if isinstance(own, _BatchNorm) and m._buffers.get("running_mean") is not None
     }

@@ -134,6 +134,6 @@ def _between(start: float, end: float, fraction: float, shape: Shape) -> float:
 
 
 def _check_steps(config: Any, field: str) -> None:
-    value = getattr(config, field)
+    value = vars(config)[field]
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ConfigError(f"{type(config).__name__}.{field}: expected an integer of 1 or more, received {value!r}")

@@ -75,6 +75,7 @@ def _score(likelihood: Likelihood, prediction: Tensor, targets: Tensor) -> Tenso
     """What the metric sums and how many it sums over: right labels, or squared errors."""
     if likelihood.class_dim is None:
         return torch.tensor([(prediction - targets).double().square().sum(), targets.numel()], dtype=torch.float64)
-    labelled = targets != getattr(likelihood, "ignore_index", -1)  # labels are 0 or more otherwise
+    ignored = -1 if likelihood.ignore_index is None else likelihood.ignore_index  # labels are 0 or more otherwise
+    labelled = targets != ignored
     right = (prediction.argmax(likelihood.class_dim) == targets) & labelled
     return torch.tensor([right.sum(), labelled.sum()], dtype=torch.float64)

@@ -12,6 +12,7 @@ from torch.nn.utils import parametrizations
 
 import leanbayes as lb
 from leanbayes.config import from_dict, to_dict
+from leanbayes.convert.implementation import implementation, implements
 from leanbayes.convert.record import conversions
 from leanbayes.errors import ConfigError, ConversionError
 from leanbayes.kl import kl_sum
@@ -258,13 +259,17 @@ def test_rules_give_some_layers_a_method():
 def test_a_method_sees_all_layers_of_each_member_together():
     @dataclass(frozen=True)
     class Counting(lb.MeanField):
-        def prepare(self, modules, memo):
-            memo["seen"] = {name: id(module.weight) for name, module in modules.items()}
-            seen.append(memo["seen"])
+        pass
 
-        def convert(self, module, memo):
-            assert id(module.weight) in memo["seen"].values()
-            return super().convert(module, memo)
+    @implements(Counting)
+    class _Counting(type(implementation(lb.MeanField()))):
+        def prepare(self, modules, conversion):
+            found = {name: id(module.weight) for name, module in modules.items()}
+            seen.append(conversion.scratch("seen", lambda: found))
+
+        def convert(self, module, conversion):
+            assert id(module.weight) in conversion.scratch("seen", dict).values()
+            return super().convert(module, conversion)
 
     model, seen = small(), []
     weights = {"0": id(model[0].weight), "3": id(model[3].weight)}
@@ -386,6 +391,7 @@ DISTRIBUTED = """
 import sys, torch, torch.distributed as dist
 from torch import nn
 import leanbayes as lb
+from leanbayes.convert.implementation import implementation, implements
 from leanbayes.methods.ensemble.layer import member
 from leanbayes.training.callbacks import State, notify
 rank, folder = int(sys.argv[1]), sys.argv[2]

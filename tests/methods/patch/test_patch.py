@@ -13,7 +13,7 @@ from leanbayes.config import from_dict, to_dict
 from leanbayes.errors import ConfigError, ConversionError
 from leanbayes.kl import kl_sum
 from leanbayes.methods import DropConnect, Patch, Point
-from leanbayes.methods.patch.config import norms, norms_and_output, norms_input_output
+from leanbayes.methods.patch import norms, norms_and_output, norms_input_output
 from leanbayes.methods.patch.layer import Patched
 from leanbayes.models import resnet18
 from leanbayes.sampling import sites

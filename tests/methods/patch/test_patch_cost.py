@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import leanbayes as lb
-from leanbayes.methods.patch.config import norms, norms_and_output
+from leanbayes.methods.patch import norms, norms_and_output
 from leanbayes.models import pyramidnet_small, resnet18_cifar
 
 

@@ -12,7 +12,7 @@ import leanbayes as lb
 from leanbayes import DropConnect, Patch
 from leanbayes.errors import ArtifactError, ConfigError, ConversionError
 from leanbayes.eval_mode import undisturbed
-from leanbayes.methods.patch.config import norms, norms_and_output, norms_input_output
+from leanbayes.methods.patch import norms, norms_and_output, norms_input_output
 from leanbayes.methods.patch.mixture import Mixture, dropout
 from leanbayes.prediction.engine import Engine
 from leanbayes.prediction.stacking import fit_weights

@@ -37,7 +37,7 @@ def converted(method, model=None):
 
 
 def weights(model):
-    return [m.posteriors["weight"] for m in model.modules() if hasattr(m, "subspace")]
+    return [m.posteriors["weight"] for m in model.modules() if getattr(m, "subspace", None)]
 
 
 class Loop:
@@ -134,7 +134,7 @@ def test_growth_takes_the_largest_dense_gradients(method, keep_returning, monkey
     expected = dense_twin(model, draws)
     scores = []
     with using(estimator="weight", draws=draws):
-        loop.step(lambda: scores.extend((q.index.clone(), loop.hooks[0].method.keep_scores(q)) for q in weights(model)))
+        loop.step(lambda: scores.extend((q.index.clone(), loop.hooks[0].rules.keep_scores(q)) for q in weights(model)))
     for q, gradient, (index, keep) in zip(weights(model), expected, scores, strict=True):
         count = int(0.5 * len(index))
         kept = set(index[keep.argsort(descending=True)[: len(index) - count]].tolist())
@@ -282,7 +282,7 @@ def test_addition_at_the_means_leaves_no_other_trace():
     x = torch.randn(40, 2, 6, 6, generator=torch.Generator().manual_seed(1))
     twin = convolutional()
     for name, other in twin.named_children():
-        if hasattr(model[int(name)], "subspace"):
+        if getattr(model[int(name)], "subspace", None):
             other.weight.data = model[int(name)].posteriors["weight"].mean.detach()
     F.cross_entropy(twin(x), Y).backward()
     reference = copy.deepcopy(model)

@@ -9,6 +9,8 @@ from torch import nn
 
 import leanbayes as lb
 from leanbayes.artifacts import container
+from leanbayes.convert.conversion import Conversion
+from leanbayes.convert.implementation import implementation
 from leanbayes.errors import ArtifactError, ConfigError, ConversionError
 from leanbayes.methods.sparse.allocation import erdos_renyi, uniform
 from leanbayes.posteriors.scale import std_from_rho
@@ -23,7 +25,7 @@ def network():
 
 
 def counts(model):
-    return [len(m.posteriors["weight"].index) for m in model if hasattr(m, "subspace")]
+    return [len(m.posteriors["weight"].index) for m in model if getattr(m, "subspace", None)]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -103,7 +105,7 @@ def test_erdos_renyi_looks_at_all_layers_of_a_rule_together():
     assert counts(model) == erdos_renyi([(64, 288), (10, 64)], 0.05)
     assert sum(counts(model)) == round(0.05 * (64 * 288 + 640))
     with pytest.raises(ConversionError, match="uniform"):  # by hand: nobody has told it of the other layers
-        method.convert(nn.Linear(20, 20), {})
+        implementation(method).convert(nn.Linear(20, 20), Conversion())
     lb.bayesianize_(ensemble := network(), {nn.Linear: lb.Ensemble(members=2, method=method)})
     each = [len(m.index) for m in ensemble.modules() if isinstance(m, SparseGaussian)]
     assert each == [n for count in counts(model) for n in (count, count)]
@@ -122,7 +124,7 @@ def test_pretrained_weights_start_from_the_largest(method):
     model, plain = network(), network()
     lb.bayesianize_(model, method(density=0.1))
     for layer, old in zip(model, plain, strict=True):
-        if hasattr(layer, "subspace"):
+        if getattr(layer, "subspace", None):
             q, w = layer.posteriors["weight"], old.weight
             assert type(q) is (SparseGaussian if method is lb.SparseSubspace else SparsePoint)
             assert torch.equal(q.mean, torch.where(q.mean != 0, w, 0.0))
@@ -169,7 +171,7 @@ def test_new_weights_get_the_sigma_that_was_asked_for():
     model = nn.Sequential(nn.Linear(40, 40))
     lb.bayesianize_(model, lb.SparseSubspace(density=0.1, new_std=0.25))
     q = model[0].posteriors["weight"]
-    values = model[0].subspace.newcomers(q, torch.ones(160, dtype=torch.bool))
+    values = implementation(model[0].subspace).newcomers(q, torch.ones(160, dtype=torch.bool))
     assert values["loc"] == 0.0
     assert std_from_rho(values["rho"]).item() == pytest.approx(0.25)
 

@@ -13,7 +13,7 @@ import leanbayes as lb
 from leanbayes.costs import cost
 from leanbayes.errors import ConfigError, ConversionError
 from leanbayes.kl import kl, kl_kind, kl_sum
-from leanbayes.methods.structured_pruning.config import StructuredPruning, prune_channels_
+from leanbayes.methods.structured_pruning import StructuredPruning, prune_channels_
 from leanbayes.methods.structured_pruning.posterior import LOW, TruncatedLogNormal, kl_to_log_uniform
 from leanbayes.priors import LogUniform
 

@@ -9,7 +9,8 @@ import leanbayes as lb
 from leanbayes.config import from_dict, to_dict
 from leanbayes.errors import ConfigError, PredictionError
 from leanbayes.kl import kl_kind
-from leanbayes.methods.variance.config import PARAMETERISATIONS, magnitudes
+from leanbayes.methods.variance.config import PARAMETERISATIONS
+from leanbayes.methods.variance.implementation import magnitudes
 from leanbayes.posteriors import Gaussian, MultiplicativeGaussian, ZeroMeanGaussian
 
 LAYERS = {

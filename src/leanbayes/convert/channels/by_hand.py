@@ -9,7 +9,7 @@ from typing import Any
 from torch import nn
 
 from ...errors import ConversionError
-from ..trace import original
+from ...layers.contract import option, original
 from .groups import Constraint, Group, Use
 
 ROLES = ("producers", "consumers", "through")
@@ -32,7 +32,7 @@ def group_by_hand(model: nn.Module, name: str, roles: Mapping[str, Any]) -> Grou
         if use.module not in modules:
             raise ConversionError(f"group '{name}': the model has no module {use.module!r}; see model.named_modules()")
         module = original(modules[use.module])
-        mixes = role == "through" and hasattr(module, "groups") and not _is_depthwise(module)
+        mixes = role == "through" and option(module, "groups") is not None and not _is_depthwise(module)
         if mixes or not _features(module, role):
             kind = type(module).__name__
             raise ConversionError(f"group '{name}': '{use.module}', a {kind}, cannot be among its {role}")
@@ -58,7 +58,7 @@ def check_disjoint(groups: Iterable[Group]) -> None:
     """Raise where two groups claim the same feature of a module."""
     owners: dict[tuple[str, str, int], str] = {}
     for group in groups:
-        places = [(r, u.module, f) for r in ROLES for u in getattr(group, r) for f in u.features(range(group.size))]
+        places = [(r, u.module, f) for r in ROLES for u in vars(group)[r] for f in u.features(range(group.size))]
         for role, module, feature in places:
             other = owners.setdefault((role, module, feature), group.name)
             if other != group.name:
@@ -69,7 +69,7 @@ def check_disjoint(groups: Iterable[Group]) -> None:
 
 
 def _is_depthwise(module: nn.Module) -> bool:
-    return getattr(module, "groups", 1) == getattr(module, "in_channels", 0) > 1
+    return (option(module, "groups") or 1) == (option(module, "in_channels") or 0) > 1
 
 
 def _use(given: str | Use) -> Use:
@@ -77,7 +77,7 @@ def _use(given: str | Use) -> Use:
 
 
 def _features(module: nn.Module, role: str) -> int:
-    return next((int(getattr(original(module), n)) for n in _SIZES[role] if hasattr(original(module), n)), 0)
+    return int(option(original(module), *_SIZES[role]) or 0)
 
 
 def _fit(name: str, size: int, module: nn.Module, role: str, use: Use) -> Use:
@@ -91,7 +91,7 @@ def _fit(name: str, size: int, module: nn.Module, role: str, use: Use) -> Use:
             f"group '{name}': {size} channels do not fit the {features} features of '{use.module}' ({role}); "
             f"say where they lie with Use('{use.module}', offset=..., block=...)"
         )
-    kernel = getattr(original(module), "kernel_size", ())
+    kernel = option(original(module), "kernel_size") or ()
     return replace(use, dim=-1 - len(kernel))
 
 
@@ -100,7 +100,7 @@ def _constraints(name: str, size: int, module: nn.Module, role: str, use: Use) -
     if role == "through":
         runs = shell.num_groups if isinstance(shell, nn.GroupNorm) else 1
     else:
-        runs = getattr(shell, "groups", 1)
+        runs = option(shell, "groups") or 1
     if runs == 1 and not isinstance(shell, nn.GroupNorm):
         return []
     if size * use.block != _features(module, role) or size % runs:

@@ -58,7 +58,7 @@ class ChannelGraph:
         return self._at(module, "through")
 
     def _at(self, module: str, role: str) -> tuple[tuple[Group, Use], ...]:
-        found = [(group, use) for group in self.groups for use in getattr(group, role) if use.module == module]
+        found = [(group, use) for group in self.groups for use in vars(group)[role] if use.module == module]
         return tuple(sorted(found, key=lambda pair: pair[1].offset))
 
     @classmethod

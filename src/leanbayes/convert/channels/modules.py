@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from ...layers.contract import option
 from .flow import Flow, Layout
 from .operations import elementwise, flatten, interpolate, softmax, spatial
 from .rules import MODULES, Call, module_rule, not_followed
@@ -20,7 +21,7 @@ Hardsigmoid Hardshrink Softshrink Tanhshrink Threshold Identity Dropout AlphaDro
 def _family(*stems: str) -> list[type[nn.Module]]:
     """The 1d, 2d and 3d classes of these names, as far as they exist."""
     names = [f"{stem}{n}d" for stem in stems for n in (1, 2, 3)]
-    return [getattr(nn, name) for name in names if hasattr(nn, name)]
+    return [vars(nn)[name] for name in names if name in vars(nn)]
 
 
 @module_rule(nn.Linear, *_family("Conv", "ConvTranspose"), source=True)
@@ -64,7 +65,7 @@ def per_channel(flow: Flow, call: Call) -> Any:
     """Has a state for every channel of dimension 1; GroupNorm computes its statistics within runs of channels."""
     module, name, x = call.module, call.step.name, call.x
     options = ("num_features", "num_channels", "num_parameters")
-    features = next(getattr(module, option) for option in options if hasattr(module, option))
+    features = option(module, *options)
     if isinstance(module, nn.PReLU) and features == 1:
         return elementwise(flow, call)
     sized = x.sized(features) if x.ndim is None or x.is_dim(1) else None
@@ -97,7 +98,7 @@ def softmax_module(flow: Flow, call: Call) -> Any:
     return softmax(flow, call, -3 if isinstance(call.module, nn.Softmax2d) else call.module.dim)
 
 
-@module_rule(*(getattr(nn, name) for name in ELEMENTWISE.split()), *_family("Dropout"))
+@module_rule(*(vars(nn)[name] for name in ELEMENTWISE.split()), *_family("Dropout"))
 def elementwise_module(flow: Flow, call: Call) -> Any:
     """Leaves every channel where it is."""
     return elementwise(flow, call)

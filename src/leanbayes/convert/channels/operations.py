@@ -10,6 +10,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from ...layers.contract import option
 from .flow import Count, Flow, Layout, Opaque, Part, Plain, Sizes
 from .rules import PLAIN_ATTRIBUTES, Call, not_followed, operation_rule
 
@@ -62,7 +63,7 @@ def softmax(flow: Flow, call: Call, dim: Any) -> Any:
 
 def spatial(flow: Flow, call: Call, dims: int) -> Any:
     """Works on the last ``dims`` dimensions, on every channel alike."""
-    indices = call.kwargs.get("return_indices", getattr(call.module, "return_indices", False))
+    indices = call.kwargs.get("return_indices", option(call.module, "return_indices") or False)
     return call.x if call.x.dim < -dims and not indices else not_followed(flow, call)
 
 

@@ -13,7 +13,9 @@ from typing import Any
 
 from torch import fx, nn
 
-from ..trace import Step, original
+from ...layers.contract import original
+from ...sampling import Site
+from ..trace import Step
 from .flow import Count, Flow, Layout, Opaque, Plain, Sizes
 
 
@@ -125,7 +127,7 @@ def _result(flow: Flow, call: Call) -> Any:
         return flow.opaque("is a model output", values)
     has_channels = any(isinstance(value, (Layout, Sizes, Count)) for value in values)
     if step.kind == "module":
-        default = OPERATIONS["mul"] if getattr(call.module, "is_site", False) else not_followed  # a site is a mask
+        default = OPERATIONS["mul"] if isinstance(call.module, Site) else not_followed  # a site is a mask
         rule = next((MODULES[kind] for kind in type(call.module).__mro__ if kind in MODULES), default)
         if rule in SOURCES or isinstance(call.x, Layout):
             return rule(flow, call)

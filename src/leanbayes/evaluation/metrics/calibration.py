@@ -44,7 +44,7 @@ class Reliability:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain lists; None for the means of an empty bin."""
-        plain = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        plain = {f.name: vars(self)[f.name] for f in dataclasses.fields(self)}
         return {k: [_none(v) for v in value] if isinstance(value, tuple) else value for k, value in plain.items()}
 
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ...errors import EvaluationError
+from ...prediction import mixture
 from . import checks
 
 
@@ -22,8 +23,6 @@ def crps(means: Tensor, variances: Tensor, targets: Tensor) -> float:
     >>> round(crps(torch.tensor([[1.0, 2.0]]), torch.tensor([[0.0, 0.0]]), torch.tensor([1.5, 4.0])), 6)
     1.25
     """
-    from ...prediction import mixture
-
     if means.ndim < 2 or means.shape != variances.shape:
         raise EvaluationError(
             f"expected means and variances of one shape (S, N) or (S, N, D), "

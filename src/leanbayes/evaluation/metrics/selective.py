@@ -67,7 +67,7 @@ class RiskCoverage:
             chosen = torch.searchsorted(self.coverage, wanted).clamp(max=len(self.risk) - 1).unique()
         else:
             chosen = torch.arange(len(self.risk))
-        return {name: getattr(self, name)[chosen].tolist() for name in ("coverage", "risk", "threshold")}
+        return {name: vars(self)[name][chosen].tolist() for name in ("coverage", "risk", "threshold")}
 
 
 def risk_coverage(confidence: Tensor, correct: Tensor) -> RiskCoverage:

@@ -10,11 +10,12 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import PredictionError
+from ...layers.contract import BayesianLayer
 from ...layers.shell import StandIn
-from ...sampling import context, draw
+from ...sampling import Site, context, draw
 
 
-class DropoutMask(nn.Module):
+class DropoutMask(Site):
     """Multiplies features, or whole channels, by Bernoulli(1 - rate) / (1 - rate).
 
     spatial: how many trailing dimensions share one mask value (0 for features, 2 for the channels of an image).
@@ -26,19 +27,23 @@ class DropoutMask(nn.Module):
     network does not depend on train() and eval().
     """
 
-    is_site = True
     device = torch.device("cpu")  # masks are small: they are drawn there and follow their input
 
     def __init__(self, rate: float, spatial: int = 0, features: tuple[int, ...] | None = None) -> None:
         super().__init__()
         self.rate, self.spatial = rate, spatial
         self.learns_shape = features is None
-        self.shapes: list[tuple[int, ...]] = [] if features is None else [features]
+        self.shapes = [] if features is None else [features]
 
     def noise(self, generator: torch.Generator | None = None) -> Tensor:
         """The masks of one whole sample, those of all shapes in one row."""
         keep = torch.empty(sum(map(math.prod, self.shapes)))
         return keep.bernoulli_(1 - self.rate, generator=generator) / (1 - self.rate)
+
+    def states(self) -> tuple[int, float]:
+        """Zero or one for every value of the masks."""
+        count = sum(map(math.prod, self.shapes))
+        return count, count * math.log10(2) if self.rate else 0.0
 
     def forward(self, x: Tensor) -> Tensor:
         """x times its mask, shapes unchanged."""
@@ -73,11 +78,8 @@ class DropoutMask(nn.Module):
         return f"rate={self.rate}, spatial={self.spatial}"
 
 
-class DropoutAlways(DropoutMask):
+class DropoutAlways(DropoutMask, BayesianLayer):
     """A model's own `nn.Dropout`, kept on when sampling."""
-
-    is_bayes_layer = True
-    shell: nn.Module
 
     def __init__(self, module: nn.Module, rate: float) -> None:
         super().__init__(rate, spatial_of(module))

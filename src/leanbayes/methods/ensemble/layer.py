@@ -11,12 +11,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
-from ...convert.trace import original
 from ...errors import ConversionError, PredictionError
-from ...sampling import context
+from ...layers.contract import BayesianLayer, hook_owner, original
+from ...posteriors.base import Posterior
+from ...sampling import Site, context
 
 
-class Turn(nn.Module):
+class Turn(Site):
     """Which member of an ensemble a pass uses: the one random site that all its layers share.
 
     period: the number of members (where layers differ in it, their least common multiple; a layer takes the index
@@ -27,8 +28,12 @@ class Turn(nn.Module):
     graph of each member alone.
     """
 
-    is_site = True
-    has_mean = False  # the average of several networks' weights is none of them
+    has_mean = False
+    no_mean = (
+        "an ensemble is several networks, and the mean of their weights is none of them; take one with "
+        "leanbayes.methods.ensemble.layer.member(model, number)"
+    )
+    is_laid_out = True
     device = torch.device("cpu")
 
     def __init__(self) -> None:
@@ -42,6 +47,10 @@ class Turn(nn.Module):
     def of_sample(self, seed: int, number: int, sample: int) -> Tensor:
         """The member of a sample: one after the other, so that K samples ask each once; the seed says who begins."""
         return torch.tensor((seed + sample) % self.period)
+
+    def cycle(self, balanced: bool | None = None, alone: bool = True) -> int | None:
+        """The number of members."""
+        return self.period
 
     def index(self) -> int | Tensor:
         """The member of this pass; a tensor where `torch.func.vmap` runs over several."""
@@ -74,7 +83,7 @@ class Turn(nn.Module):
         return f"period={self.period}, member={self.member}"
 
 
-class EnsembleLayer(nn.Module):
+class EnsembleLayer(BayesianLayer):
     """K modules in the place of one, each with parameters and statistics of its own; a pass uses one of them.
 
     members: the modules, alike but for their values; the first is the one that was there.
@@ -86,8 +95,6 @@ class EnsembleLayer(nn.Module):
     >>> layer(torch.zeros(1, 3)).shape, layer.in_features, len(layer.resting_members)
     (torch.Size([1, 2]), 3, 4)
     """
-
-    is_bayes_layer = True
 
     def __init__(self, members: list[nn.Module], turn: Turn) -> None:
         super().__init__()
@@ -106,17 +113,17 @@ class EnsembleLayer(nn.Module):
         return self._through_all(self._use(lambda member: member(*args, **named)))
 
     @property
-    def shell(self) -> nn.Module:
+    def shell(self) -> nn.Module:  # type: ignore[override]
         """A module of the kind that was replaced; its options are those of every member."""
         return original(self.members[0])
 
-    @property
-    def posteriors(self) -> Any:
+    def named_posteriors(self) -> dict[str, Posterior]:
         """Those of the member that `restored` gives back."""
-        return getattr(self.members[0], "posteriors", {})
+        first = self.members[0]
+        return first.named_posteriors() if isinstance(first, BayesianLayer) else {}
 
     @property
-    def resting_members(self) -> list[nn.Module]:
+    def resting_members(self) -> list[nn.Module]:  # type: ignore[override]
         """Those whose turn it is not: no gradient, no KL, no statistics."""
         active = self.turn.member % len(self.members)
         return [member for number, member in enumerate(self.members) if number != active]
@@ -231,7 +238,7 @@ def attach(model: nn.Module) -> None:
     """Let all ensemble layers of a model take turns together, at every pass of the model; undone where none is left."""
     found = layers(model)
     old = [(m, key, hook) for m in model.modules() for key, hook in m._forward_pre_hooks.items()]
-    old = [(m, key, hook) for m, key, hook in old if isinstance(getattr(hook, "__self__", None), Turn)]
+    old = [(m, key, hook) for m, key, hook in old if isinstance(hook_owner(hook), Turn)]
     for module, key, _ in old:
         del module._forward_pre_hooks[key]
     if not found:
@@ -263,8 +270,8 @@ def member(model: nn.Module, number: int) -> nn.Module:
     parts = {id(layer): layer.members[number] for layer in layers(one)}
     for layer in layers(one):
         for part in layer.members[number].modules():  # on its own, what is random in it is the method's doing
-            if getattr(part, "is_bayes_layer", False):
-                part.__dict__["method"] = layer.__dict__["method"].method
+            if isinstance(part, BayesianLayer):
+                part.method = layer.method.method  # type: ignore[union-attr]
     for parent in list(one.modules()):
         for name, child in parent._modules.items():
             if child is not None and id(child) in parts:
@@ -288,8 +295,8 @@ def replaced(
     return seen[id(module)]
 
 
-def _restored(module: Any) -> nn.Module | None:
-    return module.restored() if getattr(module, "is_bayes_layer", False) else None  # type: ignore[no-any-return]
+def _restored(module: nn.Module) -> nn.Module | None:
+    return module.restored() if isinstance(module, BayesianLayer) else None
 
 
 def owners(module: nn.Module) -> Iterator[nn.Module]:

@@ -1,5 +1,5 @@
 """Mean-field variational inference."""
 
-from .config import MeanField, fresh
+from .config import MeanField
 
-__all__ = ["MeanField", "fresh"]
+__all__ = ["MeanField"]

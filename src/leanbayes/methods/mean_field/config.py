@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from ...config import check_choice, check_flag, check_positive
 from ...errors import ConfigError
 from ...method import Method
 from ...priors import LogUniform, Normal, ScaleMixture, StudentT
 from ...registry import register
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from ...posteriors.base import Posterior
 
 
 @register
@@ -51,41 +46,3 @@ class MeanField(Method):
         check_choice(self, "estimator", ("local", "weight", "flipout"))
         if not isinstance(self.prior, (Normal, LogUniform, StudentT, ScaleMixture)):
             raise ConfigError(f"MeanField.prior: expected a prior such as lb.Normal(std=1.0), received {self.prior!r}")
-
-    def refuses(self, module: nn.Module) -> str | None:
-        """Whatever has no operation with a weight."""
-        from ...layers.operations import refusal
-
-        return refusal(module)
-
-    def convert(self, module: nn.Module, memo: dict[int, Posterior]) -> nn.Module:
-        """A BayesLayer with Gaussian posteriors."""
-        from ...layers.bayes import bayes_layer
-        from ...posteriors import Gaussian
-        from ...posteriors.scale import rho_like
-
-        source = module if self.keep_weights else fresh(module)
-
-        def make(name: str) -> Posterior:
-            # the parameter itself becomes the mean: optimisers that hold it go on training it
-            mean = source._parameters[name]
-            assert mean is not None
-            return Gaussian(mean, rho_like(mean, self.std))
-
-        return bayes_layer(
-            module,
-            make,
-            lambda name: self.prior,
-            random_bias=self.random_bias,
-            memo=memo,
-            estimator=self.estimator,
-        )
-
-
-def fresh(module: nn.Module) -> nn.Module:
-    """A copy of a module with newly initialised parameters."""
-    import copy
-
-    again = copy.deepcopy(module)
-    again.reset_parameters()  # type: ignore[operator]
-    return again

@@ -1,6 +1,5 @@
 """Nested networks: trained once, run at any width."""
 
-from .config import WEIGHTS, Nested
-from .dropout import NestedDropout
+from .config import WEIGHTS, Nested, NestedDropout
 
 __all__ = ["WEIGHTS", "Nested", "NestedDropout"]

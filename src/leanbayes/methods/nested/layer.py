@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.conv import _ConvNd
 
 from ...convert.channels import Use
 from ...kl import kl
 from ...layers.bayes import BayesLayer
+from ...layers.contract import hook_owner
 from ...layers.shell import StandIn
 from ...ordering.unit import Draw, OrderingUnit, units
 from ...posteriors.base import Posterior
-from .narrow import Narrow, can_narrow, features
+from .narrow import Narrow, Narrowing, can_narrow
 
 
-class OrderedLayer(BayesLayer):
+class OrderedLayer(BayesLayer, Narrowing):
     """A Bayesian layer whose KL is paid for by the probability that its outputs are kept (equation 18).
 
     orders: the units of the channels that it produces first; a layer whose outputs stay as they are has none.
@@ -35,7 +36,6 @@ class OrderedLayer(BayesLayer):
         self.orders = nn.ModuleList(orders)
         self.kappa = kappa
         self.outputs: list[tuple[OrderingUnit, Use]] = []
-        self.narrow: Narrow | None = None
         self.train(module.training)
 
     def compute(self, x: Tensor, weight: Tensor | None, bias: Tensor | None, *extra: Any, **named: Any) -> Tensor:
@@ -59,19 +59,18 @@ class OrderedLayer(BayesLayer):
         """Elementwise terms of the weight, summed over all that leads to one output feature."""
         if self.takes_indices:
             return terms.sum(0, dtype=dtype)
-        if not getattr(self.shell, "transposed", False):
+        if not (isinstance(self.shell, _ConvNd) and self.shell.transposed):
             return terms.flatten(1).sum(1, dtype=dtype)
         groups: int = self.shell.groups  # type: ignore[assignment]
         return terms.reshape(groups, len(terms) // groups, terms.shape[1], -1).sum((1, 3), dtype=dtype).flatten()
 
 
-class OrderedPlain(StandIn):
+class OrderedPlain(StandIn, Narrowing):
     """A plain layer that holds the units of the channels it produces; it computes what it always did."""
 
     def __init__(self, module: nn.Module, orders: list[OrderingUnit]) -> None:
         super().__init__(module)
         self.orders = nn.ModuleList(orders)
-        self.narrow: Narrow | None = None
         self.train(module.training)
 
     def forward(self, input: Tensor, *extra: Any, **named: Any) -> Tensor:
@@ -139,39 +138,6 @@ def attach(model: nn.Module) -> None:
         model.register_forward_pre_hook(Begin(list({id(unit.draw): unit.draw for unit in found}.values())))
 
 
-@dataclass
-class Share:
-    """The part of a layer's outputs and of its inputs that the widths keep."""
-
-    outputs: float = 1.0
-    inputs: float = 1.0
-
-    def of(self, dimensions: int) -> float:
-        """Of a tensor: a weight (outputs, inputs, ...), or one number an output."""
-        return self.outputs * self.inputs if dimensions > 1 else self.outputs
-
-
-def shares(model: nn.Module, masked: bool = False) -> dict[nn.Module, Share]:
-    """What is kept of every layer that makes, passes on or takes ordered channels, at the widths that are set.
-
-    masked: only by units that multiply by zero, not by those that leave channels out of the arithmetic.
-    """
-    found: dict[nn.Module, Share] = {}
-    for unit in units(model):
-        if masked and unit.known_nodes() is not None:
-            continue
-        group = unit.group
-        dropped = group.size - len(unit.kept_channels(unit.width or unit.limit))
-        sides = [("outputs", use) for use in (*group.producers, *group.through)]
-        sides += [("inputs", use) for use in group.consumers]
-        for side, use in dict.fromkeys(sides):
-            module = model.get_submodule(use.module)
-            if (count := features(module, side)) is not None:  # groups of channels may lie side by side in a layer
-                share = found.setdefault(module, Share())
-                setattr(share, side, getattr(share, side) - dropped * use.block / count)
-    return found
-
-
 def _mask(model: nn.Module, unit: OrderingUnit) -> None:
     group = unit.group
     for use in dict.fromkeys(group.producers if unit.legacy else group.consumers):
@@ -195,10 +161,10 @@ def _mask(model: nn.Module, unit: OrderingUnit) -> None:
 def _narrow(model: nn.Module, use: Use) -> Narrow:
     """What narrows a module: on an ordered layer, or as a pair of hooks around any other."""
     module = model.get_submodule(use.module)
-    if isinstance(module, (OrderedLayer, OrderedPlain)):
+    if isinstance(module, Narrowing):
         module.narrow = module.narrow or Narrow()
         return module.narrow
-    hooks = (getattr(hook, "__self__", None) for hook in module._forward_pre_hooks.values())
+    hooks = (hook_owner(hook) for hook in module._forward_pre_hooks.values())
     found = next((owner for owner in hooks if isinstance(owner, Narrow)), None)
     if found is None:
         found = Narrow()
@@ -211,13 +177,13 @@ def _drop_hooks(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, OrderedLayer):
             module.outputs = []
-        if isinstance(module, (OrderedLayer, OrderedPlain)):
+        if isinstance(module, Narrowing):
             module.narrow = None
         for key, hook in list(module._forward_pre_hooks.items()):
-            if isinstance(getattr(hook, "__self__", hook), (InputMask, Begin, Narrow)):
+            if isinstance(hook_owner(hook), (InputMask, Begin, Narrow)):
                 del module._forward_pre_hooks[key]
                 module._forward_pre_hooks_with_kwargs.pop(key, None)
         for key, after in list(module._forward_hooks.items()):
-            if isinstance(getattr(after, "__self__", after), (OutputMask, Narrow)):
+            if isinstance(hook_owner(after), (OutputMask, Narrow)):
                 del module._forward_hooks[key]
                 module._forward_hooks_always_called.pop(key, None)

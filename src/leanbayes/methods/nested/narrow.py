@@ -14,8 +14,15 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ...convert.channels import Use
-from ...convert.trace import original
+from ...costs.shares import features
+from ...layers.contract import BayesianLayer, option, original
 from ...ordering.unit import OrderingUnit
+
+
+class Narrowing(BayesianLayer):
+    """Base of layers that compute a part of their channels by themselves; narrow says which, if any."""
+
+    narrow: Narrow | None = None
 
 
 class Narrow:
@@ -77,22 +84,13 @@ def can_narrow(model: nn.Module, unit: OrderingUnit) -> bool:
 
 
 def _is_front(model: nn.Module, unit: OrderingUnit, use: Use, side: str) -> bool:
-    from .layer import OrderedLayer, OrderedPlain
-
     module = model.get_submodule(use.module)
     shell: Any = original(module)
-    if not isinstance(module, (OrderedLayer, OrderedPlain)) and shell is not module:
+    if not isinstance(module, Narrowing) and shell is not module:
         return False  # another method's layer
-    if not isinstance(shell, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)) or getattr(shell, "groups", 1) > 1:
+    if not isinstance(shell, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)) or (option(shell, "groups") or 1) > 1:
         return False
     return use.offset == 0 and features(module, side) == unit.group.size * use.block
-
-
-def features(module: nn.Module, side: str) -> int | None:
-    """How many "outputs" or "inputs" a layer has, by the names that torch gives them; None where it does not say."""
-    names = ("in_features", "in_channels") if side == "inputs" else ("out_features", "out_channels", "embedding_dim")
-    shell = original(module)
-    return next((getattr(shell, name) for name in (*names, "num_features") if hasattr(shell, name)), None)
 
 
 def _features(unit: OrderingUnit, use: Use) -> int | None:

@@ -11,8 +11,7 @@ import dataclasses
 from typing import Any
 
 from ...method import Method
-from .config import Nested
-from .ordered import Ordered
+from .config import Nested, Ordered
 
 Rules = dict[Any, Method | None]
 

@@ -13,15 +13,14 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from ...errors import ConfigError
-from ...sampling import context, mix
+from ...sampling import Site, context, independent, mix
+from .config import TOLERANCE, check_probabilities
 
-_TOLERANCE = 1e-6
 _MOST_ORDERS = 720  # of up to six things there is a table of all orders
 _LAID_OUT = 2**16  # indices that are laid out at a time, where a single block has fewer
 
 
-class Assignment(nn.Module):
+class Assignment(Site):
     """Indices with probabilities p, independent draws; a random site.
 
     shape: of the indices, broadcast to the tensor: () for one index in all, the tensor's own for one an element.
@@ -35,8 +34,6 @@ class Assignment(nn.Module):
     torch.Size([4])
     """
 
-    is_site = True
-    folds = False
     logits: nn.Parameter | None
 
     def __init__(
@@ -73,7 +70,7 @@ class Assignment(nn.Module):
     @property
     def uniform(self) -> bool:
         """Whether all components are as likely, and stay so."""
-        return self.logits is None and max(self.given) - min(self.given) < _TOLERANCE
+        return self.logits is None and max(self.given) - min(self.given) < TOLERANCE
 
     def weights(self) -> Tensor:
         """p as a tensor, (K,), differentiable where it is learned (and on the CPU where it is not)."""
@@ -131,6 +128,26 @@ class Assignment(nn.Module):
             order = self._chosen((order + u) / self.block).to(torch.int16)
         return order.movedim(-1, 1).reshape(blocks * self.block, *self.shape)
 
+    def of_samples(self, seed: int, number: int, samples: Sequence[int], balanced: bool | None = None) -> Tensor:
+        """Indices for several samples, laid out or drawn; balanced None leaves it to the class."""
+        if self.is_laid_out if balanced is None else balanced:
+            return self.laid_out(seed, number, samples)
+        return torch.stack([independent(self, seed, number, sample) for sample in samples])
+
+    def cycle(self, balanced: bool | None = None, alone: bool = True) -> int | None:
+        """K where one index rules the whole model and goes round; several do not meet in every way before long."""
+        goes_round = self.is_laid_out if balanced is None else balanced
+        return self.components if alone and self.held and self.uniform and goes_round else None
+
+    def states(self) -> tuple[int, float]:
+        """The indices, of K values each."""
+        return math.prod(self.shape), math.prod(self.shape) * math.log10(self.components)
+
+    @property
+    def single_index(self) -> bool:  # type: ignore[override]
+        """Whether there is one index in all."""
+        return not self.shape
+
     def begin(self, model: nn.Module, inputs: Any) -> None:
         """Before every pass of a model whose layers share the draw: a new one, unless the context has it."""
         self.current = None
@@ -183,6 +200,8 @@ class BalancedAssignment(Assignment):
     [0, 1, 2, 3]
     """
 
+    is_laid_out = True
+
     def of_sample(self, seed: int, number: int, sample: int) -> Tensor:
         """The indices of one sample."""
         return self.laid_out(seed, number, [sample])[0]
@@ -203,15 +222,3 @@ def random_orders(shape: tuple[int, ...], count: int, generator: torch.Generator
 def _in_backward() -> bool:
     """Whether a pass is computed again, for gradients whose activations were not kept (checkpointing)."""
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
-
-
-def check_probabilities(where: str, probabilities: tuple[float, ...]) -> None:
-    """Two or more numbers above 0 that sum to one."""
-    numbers = all(isinstance(p, (int, float)) and not isinstance(p, bool) for p in probabilities)
-    if len(probabilities) < 2 or not numbers or not all(p > 0 for p in probabilities):
-        raise ConfigError(f"{where}: expected two or more numbers above 0, received {probabilities}")
-    if not abs(math.fsum(probabilities) - 1) < _TOLERANCE:
-        raise ConfigError(
-            f"{where}: expected numbers that sum to 1, received {probabilities}, whose sum is "
-            f"{math.fsum(probabilities):.6g}; divide them by it"
-        )

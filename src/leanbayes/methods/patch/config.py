@@ -1,24 +1,23 @@
-"""Ensemble model patching (Chang et al., 2019): several values for the few parameters that matter most."""
+"""Ensemble model patching (Chang et al., 2019): several values for the few parameters that matter most.
+
+With it DropConnect (Wan et al., 2013), a member of the same family of mixtures, and point estimates, for what stays of
+a network beside its patches.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from ...config import check_choice, check_flag, check_positive
-from ...errors import ConfigError, ConversionError
+from ...errors import ConfigError
 from ...method import Method
 from ...priors import Normal
 from ...registry import register
-from .weight_layers import check_priors, priors_of, weight_layers, with_ties
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from ...posteriors.base import Posterior
-    from .mixture import Assignment
 
 MOST = 1000
+TOLERANCE = 1e-6
 
 
 @register
@@ -101,8 +100,6 @@ class Patch(Method):
                 f"Patch.probabilities: expected one for each of {self.components} components, received "
                 f"{len(self.probabilities)}"
             )
-        from .assignment import check_probabilities
-
         check_probabilities("Patch.probabilities", self.probabilities)
 
     @property
@@ -110,158 +107,91 @@ class Patch(Method):
         """The probability of every component."""
         return self.probabilities or (1 / self.components,) * self.components
 
-    def refuses(self, module: nn.Module) -> str | None:
-        """Whatever is no norm layer with a weight and has no operation with one."""
-        from .layer import refusal
 
-        return refusal(module)
+@register
+@dataclass(frozen=True)
+class DropConnect(Method):
+    """Every weight zero with probability ``rate``, otherwise itself / (1 - rate); no more parameters (table 2).
 
-    def selects(self, module: nn.Module, model: nn.Module) -> bool:
-        """Norm layers and the output, with whatever shares the output's weight (an Embedding, say)."""
-        weights = weight_layers(model)
-        return norm_layer("", module) or module in with_ties(weights[-1:], weights)
+    Args:
+        rate: the probability of zero.
+        prior: of the weights; None, as with dropout, leaves them to the optimiser's weight decay.
+        balanced: `predict` lays the zeros out so that every weight is dropped as often as the rate says.
 
-    def convert(self, module: nn.Module, memo: dict[int, Posterior]) -> nn.Module:
-        """A layer whose weight and bias are mixtures."""
-        from .layer import Patched
-        from .mixture import Mixture
+    On its own it takes every weight layer but the first.
 
-        known: dict[Any, Any] = memo
-        priors, posteriors = priors_of(self, module), {}
-        together = self._together(known)
-        for name, w in module._parameters.items():
-            if w is None:
-                continue
-            if id(w) in memo:  # tied: where a layer takes one component, what else it has goes with it
-                together = None if together is None else known[id(w)].assignment
-            else:
-                site = together or self._site(tuple(w.shape))
-                memo[id(w)] = Mixture.from_tensor(w, site, self._others(module, name))
-            posteriors[name] = known[id(w)]
-        statistics = self.statistics if module._buffers.get("running_mean") is not None else "shared"
-        return Patched(module, posteriors, priors, approximation=self.divergence, statistics=statistics)
-
-    def attach(self, model: nn.Module) -> None:
-        """An assignment that all layers share is drawn once a pass."""
-        from .layer import attach
-
-        attach(model)
-
-    detach = attach
-
-    def callbacks(self, model: nn.Module) -> list[Any]:
-        """The gradient of learned probabilities."""
-        if self.mixing == "given":
-            return []
-        from .layer import Patched
-        from .mixing import ScoreFunction
-
-        layers = [m for m in model.modules() if isinstance(m, Patched) and m.__dict__.get("method") == self]
-        sites = {id(site): site for layer in layers for site in layer.assignments()}
-        return [ScoreFunction(list(sites.values()))]
-
-    def _together(self, known: dict[Any, Any]) -> Assignment | None:
-        """The one index of a layer, or of all layers; None where every element has its own."""
-        if self.cross:
-            return None
-        if not self.shared:
-            return self._site(())
-        return known.setdefault(("assignment", self), self._site((), held=True))  # type: ignore[no-any-return]
-
-    def _site(self, shape: tuple[int, ...], held: bool = False) -> Assignment:
-        from .mixture import Assignment, BalancedAssignment
-
-        kind = BalancedAssignment if self.balanced else Assignment
-        return kind(shape, self.p, held=held, learned=self.mixing == "learned")
-
-    def _others(self, module: nn.Module, name: str) -> Tensor:
-        """Where the other components of a parameter start, (K - 1, *shape)."""
-        import torch
-
-        from ..mean_field.config import fresh
-        from .layer import is_norm
-
-        w: Any = module._parameters[name]
-        w, row = w.detach(), getattr(module, "padding_idx", None)  # the padding row of an Embedding is a constant
-        if w.is_meta or (self.init == "fresh" and not is_norm(module)):
-            each = [w if w.is_meta else fresh(module)._parameters[name] for _ in range(self.components - 1)]
-            others = torch.stack(each).detach()  # type: ignore[arg-type]
-            if row is not None:
-                others[:, row] = w[row]
-            return others
-        size = (
-            _size(w)
-            or _size(module._parameters["weight"])
-            or (  # all zeros: what a layer of its kind starts at
-                1.0 if is_norm(module) else _size(fresh(module)._parameters["weight"])
-            )
-        )
-        noise = torch.randn((self.components - 1, *w.shape), dtype=w.dtype, device=w.device)
-        if self.components > 2:  # the mean stays where it was, and the spread what it would have been
-            p = torch.tensor(self.p[1:], dtype=torch.float64)
-            p = (p / p.sum()).to(w).reshape(-1, *(1,) * w.ndim)
-            noise = (noise - (p * noise).sum(0)) / (1 - p.square().sum()).sqrt()
-        if row is not None:
-            noise[:, row] = 0
-        return w + self.perturbation * size * noise
-
-
-def norm_layer(name: str, module: nn.Module) -> bool:
-    """A selector: norm layers."""
-    from .layer import is_norm
-
-    return is_norm(module)
-
-
-def norms(patch: Patch | None = None) -> dict[Any, Method | None]:
-    """The rule set of norm layers alone: BatchNorm, LayerNorm and GroupNorm, whatever the network.
-
+    >>> from torch import nn
     >>> import leanbayes as lb
-    >>> from leanbayes.models import resnet18
-    >>> lb.plan(resnet18(), norms(Patch(components=5))).growth - 1  # table 4: 0.328 %
-    0.0032849...
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    >>> lb.bayesianize_(model, DropConnect(0.2)).growth
+    1.0
     """
-    if patch is not None and not isinstance(patch, Patch):
-        raise ConfigError(f"norms: expected lb.Patch(...) or nothing, received {type(patch).__name__}")
-    return {norm_layer: patch or Patch()}
+
+    summary: ClassVar[str] = "single weights dropped at random; no more parameters"
+
+    rate: float = 0.1
+    prior: Normal | None = None
+    balanced: bool = True
+
+    def __post_init__(self) -> None:
+        check_positive(self, "rate")
+        if self.rate >= 1:
+            raise ConfigError(f"DropConnect.rate: expected a probability below 1, received {self.rate}")
+        check_flag(self, "balanced")
+        check_priors(self)
 
 
-def norms_and_output(model: nn.Module, patch: Patch | None = None) -> dict[Any, Method | None]:
-    """The rule set of norm layers and the output, the last weight layer in the order of registration.
+@register
+@dataclass(frozen=True)
+class Point(Method):
+    """Point estimates with a prior: the shared layers of equation 6, beside patches. Nothing is random.
 
+    Args:
+        prior: of the weights; the KL gains (w - mean)^2 / (2 std^2).
+        bias_prior: of the biases; as the weights' if none is given.
+
+    Without it the layers that are not patched are left to the optimiser's weight decay.
+
+    >>> from torch import nn
     >>> import leanbayes as lb
-    >>> from leanbayes.models import resnet18
-    >>> lb.plan(model := resnet18(), norms_and_output(model)).parameters_after  # table 3
-    13779912
+    >>> model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
+    >>> lb.bayesianize_(model, {nn.BatchNorm1d: lb.Patch(), nn.Linear: Point()}).converted
+    ['0', '1', '2']
     """
-    layers = _outer(model)
-    return {**norms(patch), **dict.fromkeys([layers[-1], *with_ties(layers[-1:], layers)], patch or Patch())}
+
+    summary: ClassVar[str] = "point estimates with a prior; nothing random"
+    random: ClassVar[bool] = False
+
+    prior: Normal = Normal()  # noqa: RUF009  (frozen)
+    bias_prior: Normal | None = None
+
+    def __post_init__(self) -> None:
+        if self.prior is None:
+            raise ConfigError("Point.prior: expected a prior such as lb.Normal(std=1.0), received None")
+        check_priors(self)
 
 
-def norms_input_output(model: nn.Module, patch: Patch | None = None) -> dict[Any, Method | None]:
-    """The rule set of norm layers, the input and the output: the first and the last weight layer."""
-    layers = _outer(model)
-    first = [layers[0], *with_ties(layers[:1], layers)]
-    return {**norms_and_output(model, patch), **dict.fromkeys(first, patch or Patch())}
+def check_priors(config: Any) -> None:
+    """prior and bias_prior are Normal or None."""
+    name = type(config).__name__
+    for field in ("prior", "bias_prior"):
+        value = vars(config).get(field)
+        if value is not None and not isinstance(value, Normal):
+            raise ConfigError(f"{name}.{field}: expected lb.Normal(std=...) or None, received {value!r}")
+    if config.prior is None and vars(config).get("bias_prior") is not None:
+        raise ConfigError(f"{name}.bias_prior: expected a prior of the weights with it, received prior=None")
 
 
-def _outer(model: nn.Module) -> list[nn.Module]:
-    if not hasattr(model, "named_modules"):
-        raise ConversionError(
-            f"expected the model first, then lb.Patch(...), received {type(model).__name__}; for example "
-            "norms_and_output(model, lb.Patch(5))"
+def check_probabilities(where: str, probabilities: tuple[float, ...]) -> None:
+    """Two or more numbers above 0 that sum to one."""
+    numbers = all(isinstance(p, (int, float)) and not isinstance(p, bool) for p in probabilities)
+    if len(probabilities) < 2 or not numbers or not all(p > 0 for p in probabilities):
+        raise ConfigError(f"{where}: expected two or more numbers above 0, received {probabilities}")
+    if not abs(math.fsum(probabilities) - 1) < TOLERANCE:
+        raise ConfigError(
+            f"{where}: expected numbers that sum to 1, received {probabilities}, whose sum is "
+            f"{math.fsum(probabilities):.6g}; divide them by it"
         )
-    if not (found := weight_layers(model)):
-        raise ConversionError(
-            f"expected a model with a Linear, convolution or Embedding as its output, received a "
-            f"{type(model).__name__} without any that can be patched; write the rules by hand"
-        )
-    return found
-
-
-def _size(w: Tensor | None) -> float:
-    """The root mean square; half precision would lose the squares of small numbers."""
-    return 0.0 if w is None else float(w.detach().double().square().mean().sqrt())
 
 
 def _check_components(components: Any) -> None:

@@ -8,6 +8,7 @@ from torch import nn
 
 from ...errors import ConfigError, TrainingError
 from ...training.callbacks import Callback, State
+from .layer import Patched
 
 
 class CoordinateDescent(Callback):
@@ -67,8 +68,6 @@ def parameter_groups(model: nn.Module) -> tuple[list[nn.Parameter], list[nn.Para
     >>> [len(group) for group in parameter_groups(model)]
     [2, 2]
     """
-    from .layer import Patched
-
     layers = (module for module in model.modules() if isinstance(module, Patched))
     mixtures = (q for layer in layers for q in layer.posteriors.values() if not q.zero)  # DropConnect has one value
     patched = {id(p) for q in mixtures for p in q.parameters()}

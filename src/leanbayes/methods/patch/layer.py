@@ -10,16 +10,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ...errors import ArtifactError
 from ...kl import kl
-from ...layers.operations import WEIGHT_LAYERS, unusual
-from ...layers.operations import refusal as weight_refusal
+from ...layers.contract import hook_owner
+from ...layers.operations import WEIGHT_LAYERS, refusal as weight_refusal, unusual
 from ...layers.shell import StandIn
 from ...sampling import context, draw
 from . import folded
+from .mixture import Assignment, Mixture
 
 if TYPE_CHECKING:
     from ...priors import Normal
-    from .mixture import Assignment, Mixture
 
 Statistics = Literal["shared", "component"]
 
@@ -113,6 +114,16 @@ class Patched(StandIn):
             )
         return plain
 
+    def check_saveable(self, model: nn.Module) -> None:
+        """Layers of one method that should share an assignment do, though they were converted apart."""
+        mine = [m for m in model.modules() if isinstance(m, Patched) and m.method == self.method]
+        if len({id(site) for layer in mine for site in layer.assignments() if site.held}) > 1:
+            raise ArtifactError(
+                f"expected one assignment for all layers of {self.method}, received several, since parts of the model "
+                "were converted in calls of their own, which a file cannot tell apart; convert the model in one call, "
+                "or its parts by methods that differ"
+            )
+
     def _only_site(self) -> Assignment | None:
         """The site of a layer that takes one component as a whole."""
         sites = self.assignments()
@@ -132,7 +143,7 @@ class Patched(StandIn):
         return torch.stack(outputs).index_select(0, index.reshape(1)).squeeze(0)
 
     def _value(self, name: str, indices: dict[int, Tensor]) -> Tensor | None:
-        q: Mixture | None = self.posteriors._modules.get(name)  # type: ignore[assignment]
+        q: Mixture | None = self.posterior(name)  # type: ignore[assignment]
         if q is None:
             return self._parameters.get(name)
         if context.mean_only:
@@ -158,7 +169,7 @@ class Patched(StandIn):
 
     def _except_padding(self, name: str, terms: Tensor) -> Tensor:
         """The padding row of an Embedding is a constant: it costs nothing."""
-        row = getattr(self.shell, "padding_idx", None)
+        row = self.shell.padding_idx if isinstance(self.shell, nn.Embedding) else None
         if row is None or name != "weight":
             return terms
         return torch.where((torch.arange(terms.shape[0], device=terms.device) == row).unsqueeze(1), 0.0, terms)
@@ -255,34 +266,21 @@ _NORMS: dict[type[nn.Module], Callable[..., Tensor]] = {
 }
 
 
-def torn(model: nn.Module) -> Any:
-    """A method whose layers should share one assignment and have several, as they were converted apart; or None."""
-    sites: dict[Any, Assignment] = {}
-    for layer in model.modules():
-        for site in layer.assignments() if isinstance(layer, Patched) else ():
-            method = layer.__dict__.get("method")
-            if site.held and sites.setdefault(method, site) is not site:
-                return method
-    return None
-
-
 def attach(model: nn.Module) -> None:
     """Let assignments that several layers share be drawn once a pass of the model; undone where none is left.
 
     Layers that the same method made share one, though they were converted one after the other.
     """
-    from .mixture import Assignment
-
     for module in model.modules():
         for hooks in (module._forward_pre_hooks, module._forward_hooks):
-            for key in [k for k, hook in hooks.items() if isinstance(getattr(hook, "__self__", None), Assignment)]:
+            for key in [k for k, hook in hooks.items() if isinstance(hook_owner(hook), Assignment)]:
                 del hooks[key]
                 module._forward_hooks_always_called.pop(key, None)
     held: dict[Any, Assignment] = {}
     for layer in model.modules():
         for q in layer._mixtures().values() if isinstance(layer, Patched) else ():
             if q.assignment.held:
-                q.assignment = held.setdefault(layer.__dict__.get("method", q.assignment), q.assignment)
+                q.assignment = held.setdefault(layer.method or q.assignment, q.assignment)
     for site in held.values():
         model.register_forward_pre_hook(site.begin)
         model.register_forward_hook(site.end, always_call=True)

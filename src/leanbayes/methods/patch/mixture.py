@@ -23,7 +23,9 @@ import torch
 from torch import Tensor, nn
 
 from ...errors import ConfigError
+from ...kl import register_kl
 from ...posteriors.base import Posterior, as_parameter, check_floating
+from ...priors import Normal
 from ...sampling import draw
 from .assignment import Assignment, BalancedAssignment
 
@@ -181,3 +183,33 @@ def _broadcast(shape: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ..
     padded = (1,) * (len(target) - len(shape)) + tuple(shape)
     fits = len(padded) == len(target) and all(a in (1, b) for a, b in zip(padded, target, strict=True))
     return padded if fits else None
+
+
+@register_kl(Mixture, Normal, kind="up to a constant", name="equation 6")
+def _of_centres(q: Mixture, p: Normal, _: int) -> Tensor:
+    """sum_k p_k (M_k - mean)^2 / (2 std^2), elementwise: the part of the bound that depends on the centres."""
+    return (q.component_weights() * (q.centres - p.mean).square()).sum(0) / (2 * p.std**2)
+
+
+@register_kl(Mixture, Normal, kind="approximation", name="bound")
+def _of_components(q: Mixture, p: Normal, _: int) -> Tensor:
+    """sum_k p_k KL(N(M_k, sigma^2) || p), elementwise, with all constants: never below the KL.
+
+    The entropy of a mixture is at least the mean of its components' and at most H(p) above it (equation 7 of the paper,
+    which has it the wrong way round): so KL lies between this sum less H(p) for each index, which it attains where the
+    components are apart, and this sum.
+    """
+    ratio = SIGMA / p.std
+    return _of_centres(q, p, 1) + 0.5 * (ratio * ratio - 1) - math.log(ratio)
+
+
+@register_kl(Mixture, Normal, kind="monte carlo")
+def _of_draws(q: Mixture, p: Normal, samples: int) -> Tensor:
+    """E_q[log q - log p] with sigma in it: the sum over components is exact, and eps is drawn."""
+    weights, total = q.component_weights(), torch.zeros_like(q.like)
+    for _ in range(samples):
+        for k, centre in enumerate(q.centres):
+            # log q sees the shift sigma * eps in double: it would be lost beside a centre of order one
+            w = centre.double() + SIGMA * torch.randn_like(centre, dtype=torch.float64)
+            total = total + weights[k] * (q.log_prob(w) - p.log_prob(w)).to(total.dtype)
+    return total / samples

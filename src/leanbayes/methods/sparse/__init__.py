@@ -1,6 +1,5 @@
 """Sparse subspace variational inference, and RigL."""
 
-from .rigl import Rigl
-from .subspace import SparseSubspace
+from .config import Rigl, SparseSubspace
 
 __all__ = ["Rigl", "SparseSubspace"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -20,12 +20,24 @@ from ...posteriors.sparse import Sparse
 from ...sampling import using
 from ...training.callbacks import Callback, State, out_of_order
 from . import optimizer_state
+from .config import SparseSubspace, SparseTraining
 from .growth import Activation, Use, best_places, gradient_pieces
 
-if TYPE_CHECKING:
-    from .config import SparseTraining
-
 Growth = tuple[tuple[Tensor, Tensor], Tensor]  # as `best_places` returns it
+
+
+class Rules(Protocol):
+    """What a method says about the weights that move."""
+
+    @property
+    def config(self) -> SparseTraining:
+        """Its settings."""
+
+    def keep_scores(self, q: Sparse) -> Tensor:
+        """What active weights are ranked by, (n,); the lowest are removed."""
+
+    def newcomers(self, q: Sparse, survivors: Tensor) -> dict[str, Tensor | float]:
+        """Where the parameters of new weights start; survivors: a mask (n,) of the slots that stay."""
 
 
 def replacement_rate(schedule: str, start: float, step: int, end: float) -> float:
@@ -53,13 +65,13 @@ class Alternation(Callback):
     updates: (step, moved weights) of every update so far.
     """
 
-    def __init__(self, method: SparseTraining, layers: Mapping[str, nn.Module]) -> None:
-        self.method = method
+    def __init__(self, rules: Rules, layers: Mapping[str, nn.Module]) -> None:
+        self.rules, self.method = rules, rules.config
         self.weights: dict[Sparse, str] = {}
         self.layers: list[nn.Module] = list(layers.values())
         for name, layer in layers.items():
             self.weights.setdefault(_weight(layer), f"{name}.weight")
-        self.addition = getattr(method, "addition", "sample")
+        self.addition = self.method.addition if isinstance(self.method, SparseSubspace) else "sample"
         self.updates: list[tuple[int, int]] = []
         self.sums: dict[Sparse, Tensor] = {}
         self.begun = False
@@ -186,7 +198,7 @@ class Alternation(Callback):
 
     def _ask_at_means(self, state: State) -> None:
         """A second pass over the batch, at the means, which leaves nothing behind but its gradients."""
-        closure = getattr(state, "closure", None)
+        closure = state.closure
         if closure is None:
             raise TrainingError(
                 "addition='mean': expected State.closure, a function that computes the loss of the current batch "
@@ -201,12 +213,12 @@ class Alternation(Callback):
     @torch.no_grad()
     def _update(self, q: Sparse, growth: Growth, state: State) -> int:
         candidates, own = growth
-        keep = self.method.keep_scores(q)
+        keep = self.rules.keep_scores(q)
         returning = own if self.method.keep_returning else None
         index = optimizer_state.renewed(q.index, keep, candidates, returning, self._count(q))
         if _distributed():
             dist.broadcast(index, 0)  # scores are the same everywhere; the choice is made once all the same
-        values = self.method.newcomers(q, index == q.index)
+        values = self.rules.newcomers(q, index == q.index)
         return int(optimizer_state.overwrite_(q, index, values, state.optimizer).sum())
 
 

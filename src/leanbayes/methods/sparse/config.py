@@ -1,21 +1,18 @@
-"""What sparse training methods share: a constant number of active weights, and an alternation that moves them."""
+"""Sparse subspace variational inference (Li et al., 2024) and RigL (Evci et al., 2020), its deterministic relative."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, ClassVar, Literal
 
 from ...config import check_between, check_choice, check_flag, check_positive
-from ...errors import ConfigError, ConversionError
+from ...errors import ConfigError
 from ...method import Method
-from . import allocation
+from ...priors import LogUniform, Normal, ScaleMixture, StudentT
+from ...registry import register
+from .allocation import ALLOCATIONS
 
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from ...posteriors.base import Posterior
-    from ...posteriors.sparse import Sparse
+REMOVALS = ("mean", "snr", "abs", "snr-abs", "exp", "snr-exp")
 
 
 @dataclass(frozen=True)
@@ -39,7 +36,7 @@ class SparseTraining(Method):
             raise ConfigError(
                 f"{here}.density: expected the share of active weights, in (0, 1], received {self.density}"
             )
-        check_choice(self, "allocation", allocation.ALLOCATIONS)
+        check_choice(self, "allocation", ALLOCATIONS)
         check_choice(self, "schedule", ("cosine", "linear", "constant"))
         check_whole(self, "interval")
         check_between(self, "replacement", 0.0, 1.0)
@@ -53,91 +50,108 @@ class SparseTraining(Method):
                     f"{here}.init_std: expected with keep_weights=False, received it with weights to keep; drop one"
                 )
 
-    def refuses(self, module: nn.Module) -> str | None:
-        """Whatever is not a Linear or a convolution."""
-        from torch import nn
 
-        from ...layers.operations import refusal
+@register
+@dataclass(frozen=True)
+class SparseSubspace(SparseTraining):
+    """A share of the weights is N(mu, sigma^2), the others are exactly zero; which ones is learned (algorithm 1).
 
-        if (why := refusal(module)) is not None:
-            return why
-        if not isinstance(module, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)):
-            return f"sparse weights are for Linear and convolutions, not {type(module).__name__}"
-        return None
+    The number of active weights is the same from the first step to the last, and nothing else is stored or computed:
+    parameters, gradients and optimiser state have one pair of numbers for each. Every `interval` steps the least
+    important of a layer are replaced by the places where the loss would fall fastest.
 
-    def selects(self, module: nn.Module, model: nn.Module) -> bool:
-        """Every Linear and convolution but those that share their weight with something else (an Embedding, say)."""
-        if self.refuses(module) is not None:
-            return False
-        holders = (m for m in model.modules() if any(p is module.weight for p in m._parameters.values()))
-        return all(self.refuses(holder) is None for holder in holders)
+    Args:
+        density: the share of active weights, in (0, 1].
+        allocation: the same share of every layer, or more of small ones ("erdos-renyi": Evci et al., 2020).
+        interval: gradient steps between two updates (M in algorithm 1).
+        replacement: the share of the active weights that an update replaces at first.
+        schedule: how that share falls to zero until the last update; constant keeps it.
+        until: the last update comes after this fraction of training.
+        keep_returning: a weight that is removed and chosen again in one update keeps its values.
+        keep_weights: start from the largest pretrained weights; otherwise from random places and fresh values.
+        init_std: of fresh means; the layer's own initialisation if none is given, scaled up for the weights it lacks.
+        prior: p(w) of every active weight.
+        std: where sigma starts.
+        removal: of the lowest |mu|, SNR(theta), E|theta|, SNR(|theta|), E exp(lam |theta|) or SNR(exp(lam |theta|)).
+        lam: lambda of the last two.
+        addition: by the gradient under one draw of the weights, at the means, or the mean of several steps.
+        addition_steps: how many steps before an update "steps" looks at; a dense tensor a layer sums them up meanwhile.
+        new_std: sigma of new weights, whose means are zero: the mean of those that stay in the layer, or a number.
+        estimator: how noise reaches the outputs in training; see `leanbayes.layers.estimators`.
 
-    def prepare(self, modules: Mapping[str, nn.Module], memo: dict[int, Posterior]) -> None:
-        """Allot the active weights to the layers; a tied weight is one."""
-        first: dict[int, tuple[str, Any]] = {}
-        for name, module in modules.items():
-            first.setdefault(id(module.weight), (name, module.weight))
-        names, weights = [name for name, _ in first.values()], [weight for _, weight in first.values()]
-        if self.allocation == "uniform":
-            counts = [allocation.uniform(w.shape, self.density) for w in weights]
-        else:
-            counts = allocation.erdos_renyi([tuple(w.shape) for w in weights], self.density)
-        allocation.check(names, [w.numel() for w in weights], counts, self.density)
-        shared: dict[Any, Any] = memo
-        shared[self] = dict(zip(first, counts, strict=True))
+    Biases, and whatever a rule leaves alone, stay as they are. The parameters are new ones: make the optimiser after
+    the conversion.
 
-    def count(self, weight: Tensor, memo: dict[int, Posterior]) -> int:
-        """How many weights of a tensor are active, as `prepare` has said."""
-        shared: dict[Any, Any] = memo
-        if (found := shared.get(self, {}).get(id(weight))) is not None:
-            return int(found)
-        if self.allocation != "uniform":
-            raise ConversionError(
-                f"{type(self).__name__}: expected all layers at once to share {self.density} of their weights among "
-                "them, received one alone (in an ensemble, say); use allocation='uniform'"
+    >>> from torch import nn
+    >>> import leanbayes as lb
+    >>> model = nn.Sequential(nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 10))
+    >>> plan = lb.bayesianize_(model, lb.SparseSubspace(density=0.05))
+    >>> plan.parameters_before, plan.parameters_after  # 370 active weights, 110 biases
+    (7510, 850)
+    """
+
+    summary: ClassVar[str] = "a Gaussian for a small share of the weights, and a search for which"
+
+    prior: Normal | LogUniform | StudentT | ScaleMixture = Normal()  # noqa: RUF009  (frozen)
+    std: float = 0.01
+    removal: Literal["mean", "snr", "abs", "snr-abs", "exp", "snr-exp"] = "snr-abs"
+    lam: float = 1.0
+    addition: Literal["sample", "mean", "steps"] = "sample"
+    addition_steps: int = 5
+    new_std: Literal["mean"] | float = "mean"
+    estimator: Literal["local", "weight", "flipout"] = "local"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.prior, (Normal, LogUniform, StudentT, ScaleMixture)):
+            raise ConfigError(
+                f"SparseSubspace.prior: expected a prior such as lb.Normal(std=1.0), received {self.prior!r}"
             )
-        count = allocation.uniform(weight.shape, self.density)
-        allocation.check([""], [weight.numel()], [count], self.density)
-        return count
+        check_positive(self, "std", "lam")
+        check_choice(self, "removal", REMOVALS)
+        check_choice(self, "addition", ("sample", "mean", "steps"))
+        check_choice(self, "estimator", ("local", "weight", "flipout"))
+        check_whole(self, "addition_steps")
+        if self.addition == "steps" and self.addition_steps > self.interval:
+            raise ConfigError(
+                f"SparseSubspace.addition_steps: expected at most the interval of {self.interval} steps, "
+                f"received {self.addition_steps}"
+            )
+        if self.new_std != "mean":
+            check_positive(self, "new_std")
 
-    def start(self, module: nn.Module, count: int) -> tuple[nn.Parameter, Tensor]:
-        """Values and places to start from: the largest of the module's weights, or random ones afresh."""
-        import torch
-        from torch import nn
 
-        from ...posteriors.sparse import largest
-        from ..mean_field.config import fresh
+@register
+@dataclass(frozen=True)
+class Rigl(SparseTraining):
+    """A share of the weights has values, the others are exactly zero; which ones is learned. Nothing is random.
 
-        weight: Any = module.weight
-        if self.keep_weights:
-            return largest(weight, count)
-        index = torch.randperm(weight.numel(), device=weight.device)[:count].sort().values
-        if self.init_std is not None:
-            values = torch.randn(count, dtype=weight.dtype, device=weight.device) * self.init_std
-        else:
-            # fewer weights feed an output: larger ones keep its variance (Evci et al., 2022)
-            new: Any = fresh(module).weight
-            values = new.detach().flatten()[index] * (weight.numel() / count) ** 0.5
-        return nn.Parameter(values, weight.requires_grad), index
+    Every `interval` steps the smallest weights of a layer are replaced by the places with the largest gradients.
 
-    def callbacks(self, model: nn.Module) -> list[Any]:
-        """The alternation, over the layers that this method has made."""
-        from .alternation import Alternation
+    Args:
+        density: the share of active weights, in (0, 1].
+        allocation: the same share of every layer, or more of small ones ("erdos-renyi": section 3, ERK).
+        interval: gradient steps between two updates (Delta T).
+        replacement: the share of the active weights that an update replaces at first (alpha).
+        schedule: how that share falls to zero until the last update; constant keeps it.
+        until: the last update comes after this fraction of training.
+        keep_returning: a weight that is removed and chosen again in one update keeps its value.
+        keep_weights: start from the largest pretrained weights; otherwise from random places and fresh values.
+        init_std: of fresh values; the layer's own initialisation if none is given, scaled up for the weights it lacks.
 
-        layers = {name: m for name, m in model.named_modules() if m.__dict__.get("subspace") == self}
-        return [Alternation(self, layers)] if layers else []
+    >>> from torch import nn
+    >>> import leanbayes as lb
+    >>> model = nn.Sequential(nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 10))
+    >>> lb.bayesianize_(model, lb.Rigl(density=0.1)).parameters_after  # 740 weights, 110 biases
+    850
+    """
 
-    def keep_scores(self, q: Sparse) -> Tensor:
-        """What active weights are ranked by, (n,); the lowest are removed."""
-        raise NotImplementedError
-
-    def newcomers(self, q: Sparse, survivors: Tensor) -> dict[str, Tensor | float]:
-        """Where the parameters of new weights start; survivors: a mask (n,) of the slots that stay."""
-        raise NotImplementedError
+    summary: ClassVar[str] = "no uncertainty: sparse deterministic training, to compare with"
+    random: ClassVar[bool] = False
 
 
 def check_whole(config: Any, field: str) -> None:
     """The field is a whole number of 1 or more."""
-    value = getattr(config, field)
+    value = vars(config)[field]
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise ConfigError(f"{type(config).__name__}.{field}: expected a whole number of 1 or more, received {value!r}")

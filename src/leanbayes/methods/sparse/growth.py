@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.nn.grad import conv1d_weight, conv2d_weight, conv3d_weight
 
 from ...kernels.blocked import Blocked, Cell
+from ...layers.contract import option
 
 PIECE = 2**20
 """The most numbers of a dense gradient that exist at once."""
@@ -73,7 +74,7 @@ def gradient_pieces(uses: list[Use], shape: torch.Size, dtype: torch.dtype) -> I
     """dL/dw of a weight, flat, piece by piece: the place where each begins, and its values, summed over the uses."""
     ready = [(use, *_laid_out(use, dtype)) for use in uses]
     row = shape[1:].numel()
-    for start, stop in _rows(shape[0], row, getattr(uses[0].shell, "groups", 1)):
+    for start, stop in _rows(shape[0], row, option(uses[0].shell, "groups") or 1):
         piece = sum(_gradient(use, x, grad, shape, start, stop) for use, x, grad in ready)
         assert isinstance(piece, Tensor)
         yield start * row, piece.reshape(-1)

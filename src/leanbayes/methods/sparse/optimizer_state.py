@@ -55,7 +55,7 @@ def overwrite_(q: Sparse, index: Tensor, values: Mapping[str, Tensor | float], o
     moved = index != q.index
     slots = moved.nonzero().flatten()
     for name, value in values.items():
-        parameter = getattr(q, name)
+        parameter: Any = q._parameters[name]
         parameter[slots] = torch.as_tensor(value, dtype=parameter.dtype, device=parameter.device)
         if parameter.grad is not None:
             parameter.grad[slots] = 0.0

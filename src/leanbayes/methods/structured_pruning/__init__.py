@@ -1,5 +1,18 @@
 """Structured Bayesian pruning."""
 
-from .config import StructuredPruning, prune_channels_
+from typing import TYPE_CHECKING, Any
+
+from .config import StructuredPruning
+
+if TYPE_CHECKING:
+    from .implementation import prune_channels_ as prune_channels_
 
 __all__ = ["StructuredPruning", "prune_channels_"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("prune_channels_",):
+        from . import implementation
+
+        return getattr(implementation, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

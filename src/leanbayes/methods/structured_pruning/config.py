@@ -9,17 +9,11 @@ scale that it normalises, and every datum has a draw of its own, which is less n
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import ClassVar
 
 from ...config import check_between
-from ...errors import ConfigError, ConversionError
 from ...method import Method
 from ...registry import register
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from ...posteriors.base import Posterior
 
 
 @register
@@ -52,59 +46,3 @@ class StructuredPruning(Method):
     def __post_init__(self) -> None:
         check_between(self, "log_std", -20.0, 5.0)
         check_between(self, "low", -50.0, -1.0)
-
-    def refuses(self, module: nn.Module) -> str | None:
-        """Embeddings (their inputs are indices) and whatever has no weight."""
-        from torch import nn
-
-        from ...layers.operations import refusal
-
-        if isinstance(module, nn.Embedding):
-            return "its inputs are indices"
-        if isinstance(module, nn.modules.linear.NonDynamicallyQuantizableLinear):
-            return "attention reads its weight without calling it, so that its inputs cannot be scaled"
-        return refusal(module)
-
-    def selects(self, module: nn.Module, model: nn.Module) -> bool:
-        """Every weight layer but the first."""
-        usable = [m for m in model.modules() if self.refuses(m) is None]
-        return module in usable[1:] if len(usable) > 1 else module in usable
-
-    def convert(self, module: nn.Module, memo: dict[int, Posterior]) -> nn.Module:
-        """A layer that scales its inputs; the parameters are the same objects under the same names."""
-        from .layer import ChannelNoiseLayer
-
-        return ChannelNoiseLayer(module, self.log_std, self.low)
-
-
-def prune_channels_(model: nn.Module, threshold: float = 1.0) -> dict[str, tuple[int, int]]:
-    """Set the scales whose signal-to-noise ratio is below a threshold to exactly 0, in place, and keep them there.
-
-    Returns how many input channels of each layer are left, and of how many. The best channel of a layer stays in any
-    case, so that the network goes on computing something.
-
-    >>> from torch import nn
-    >>> import leanbayes as lb
-    >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
-    >>> _ = lb.bayesianize_(model, StructuredPruning())
-    >>> model[2].scale.log_std.data[:6] = 3.0  # more noise than signal
-    >>> prune_channels_(model)
-    {'2': (2, 8)}
-    """
-    from .layer import ChannelNoiseLayer
-
-    if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or not threshold >= 0:
-        raise ConfigError(f"threshold: expected a signal-to-noise ratio of 0 or more, received {threshold!r}")
-    layers: dict[str, Any] = {name: m for name, m in model.named_modules() if isinstance(m, ChannelNoiseLayer)}
-    if not layers:
-        raise ConversionError(
-            "expected a model under StructuredPruning, found none of its layers; "
-            "lb.bayesianize_(model, StructuredPruning()) first"
-        )
-    found = {}
-    for name, layer in layers.items():
-        snr = layer.scale.snr().detach()
-        keep = snr >= min(threshold, float(snr.max()))
-        layer.scale.keep = keep
-        found[name] = (int(keep.sum()), keep.numel())
-    return found

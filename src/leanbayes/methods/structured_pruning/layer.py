@@ -66,6 +66,15 @@ class ChannelNoiseLayer(StandIn):
         scaled = parameter * self._by_input((self.scale.mean * self.unit).detach())
         return nn.Parameter(scaled.detach(), parameter.requires_grad)
 
+    @property
+    def drops_inputs(self) -> bool:
+        """Whether channels have been pruned."""
+        return self.scale.keep is not None
+
+    def inputs_read(self, outputs: list[int]) -> list[bool] | None:
+        """The channels that are left."""
+        return None if self.scale.keep is None else self.scale.keep.tolist()
+
     def active_weights(self) -> int:
         """The weights of the channels that are left."""
         weight: Any = self._parameters["weight"]

@@ -9,7 +9,9 @@ import torch
 from torch import Tensor
 
 from ...errors import ConfigError
+from ...kl import register_kl
 from ...posteriors.base import Posterior, as_parameter
+from ...priors import LogUniform
 from ...sampling import draw
 
 LOW = -20.0
@@ -151,3 +153,9 @@ def _slope(x: Tensor, log_p: Tensor) -> Tensor:
     """x phi(x) / P; what is far out is 0, without infinity * 0."""
     x = x.clamp(-1e3, 1e3)
     return x * torch.exp(-0.5 * x.square() - 0.5 * math.log(2 * math.pi) - log_p)
+
+
+@register_kl(TruncatedLogNormal, LogUniform, kind="up to a constant")
+def _cut_to_the_interval(q: TruncatedLogNormal, p: LogUniform, _: int) -> Tensor:
+    """Of the prior cut to q's interval; that of the whole line is improper, and a constant away."""
+    return kl_to_log_uniform(q)

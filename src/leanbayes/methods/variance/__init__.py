@@ -1,5 +1,5 @@
 """Variance networks."""
 
-from .config import Variance, magnitudes
+from .config import Variance
 
-__all__ = ["Variance", "magnitudes"]
+__all__ = ["Variance"]

@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from ...config import check_between, check_choice, check_flag
 from ...errors import ConfigError
 from ...method import Method
 from ...priors import LogUniform, StudentT
 from ...registry import register
-
-if TYPE_CHECKING:
-    from torch import Tensor, nn
-
-    from ...posteriors.base import Posterior
 
 PARAMETERISATIONS = ("layer", "neuron", "weight", "additive", "zero")
 APPROXIMATIONS = (None, "molchanov", "exact", "monte carlo")
@@ -70,61 +64,3 @@ class Variance(Method):
                 "Variance.approximation: Molchanov's formula is for the log-uniform prior, received it with "
                 f"{self.prior!r}; use 'exact' or 'monte carlo'"
             )
-
-    def refuses(self, module: nn.Module) -> str | None:
-        """Whatever has no operation with a weight."""
-        from ...layers.operations import refusal
-
-        return refusal(module)
-
-    def convert(self, module: nn.Module, memo: dict[int, Posterior]) -> nn.Module:
-        """A BayesLayer whose weight has noise; biases stay as they are."""
-        from ...layers.bayes import bayes_layer
-        from ..mean_field.config import fresh
-
-        source = module if self.keep_weights else fresh(module)
-
-        def make(name: str) -> Posterior:
-            # the parameter itself becomes mu: optimisers that hold it go on training it
-            mu = source._parameters[name]
-            assert mu is not None
-            return self._posterior(mu)
-
-        return bayes_layer(
-            module,
-            make,
-            lambda name: self.prior,
-            random_bias=False,
-            memo=memo,
-            estimator=self.estimator,
-            approximation=self.approximation or ("molchanov" if isinstance(self.prior, LogUniform) else "exact"),
-        )
-
-    def _posterior(self, mu: nn.Parameter) -> Posterior:
-        from ...posteriors import Gaussian, MultiplicativeGaussian, ZeroMeanGaussian
-        from ...posteriors.multiplicative import alpha_shape
-        from ...posteriors.scale import rho_like
-
-        if self.parameterisation == "zero":
-            return ZeroMeanGaussian(rho_like(mu, magnitudes(mu)))
-        if self.parameterisation == "additive":
-            return Gaussian(mu, rho_like(mu, math.exp(self.log_alpha / 2) * magnitudes(mu)))
-        shape = alpha_shape(mu.shape, self.parameterisation)
-        return MultiplicativeGaussian(mu, mu.detach().new_full(shape, self.log_alpha))
-
-
-def magnitudes(w: Tensor) -> Tensor:
-    """|w|, in at least single precision, but nowhere less than a hundredth of its root mean square.
-
-    A sigma that starts far below the others hardly ever grows: its gradient goes with its size. A tensor of zeros says
-    nothing about scale: it gets 1 / sqrt(fan-in), as torch's own initialisation would.
-    """
-    import torch
-
-    size = w.detach().abs().to(torch.promote_types(w.dtype, torch.float32))
-    if size.is_meta:
-        return size
-    scale = float(size.square().mean().sqrt())
-    if scale == 0:
-        return torch.full_like(size, 1 / math.sqrt(max(w[0].numel(), 1)))
-    return size.clamp_min(0.01 * scale)

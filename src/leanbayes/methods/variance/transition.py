@@ -10,9 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from ... import batches
+from ...compress.kappa import kappa
+from ...compress.prune import log_alpha
 from ...errors import ConfigError, DataError
 from ...eval_mode import undisturbed
-from ...sampling import using
+from ...feed import stream
+from ...layers.bayes import BayesLayer
+from ...prediction import predict
+from ...sampling import has_means, using
 from ...training.arguments import check_integers
 from ...training.callbacks import Callback, State
 
@@ -85,8 +90,6 @@ class Transition(Callback):
         found: dict[str, Any] = accuracies(model, self.loader, samples=self.samples, seed=self.seed)
         found["log_alpha"] = log_alphas(model)
         if self.kappa is not None:
-            from ...compress.kappa import kappa
-
             options = {"task": "classification", "layers": self.layers, "seed": self.seed, "progress": False}
             scores = kappa(model, self.kappa, **{**options, **self.options})
             found["kappa"] = {name: histogram(values, self.threshold) for name, values in scores.items()}
@@ -113,11 +116,7 @@ def accuracies(model: nn.Module, loader: Any, *, samples: int = 10, seed: int = 
     >>> accuracies(model, (torch.eye(2), model(torch.eye(2)).argmax(1)), samples=1)
     {'deterministic': 1.0, 'stochastic': 1.0, 'ensemble': 1.0}
     """
-    from ...evaluation.feed import stream
-    from ...prediction import predict
-    from ...sampling import sites
-
-    has_means = all(getattr(site, "has_mean", True) for site in sites(model).values())
+    means = has_means(model)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     hits, count = torch.zeros(3, dtype=torch.double), 0
     for batch in stream(loader):
@@ -125,7 +124,7 @@ def accuracies(model: nn.Module, loader: Any, *, samples: int = 10, seed: int = 
         if not isinstance(labels, Tensor) or labels.ndim != 1:
             raise DataError("Transition: expected batches of (inputs, labels) with a label a datum; it counts hits")
         labels = labels.to(device)
-        if has_means:
+        if means:
             # not through `predict`, which would warn of the very thing that is measured here
             with undisturbed(model), using(mean_only=True):
                 output = batches.output_tensor(batches.call(model, batches.to(inputs, device)))
@@ -137,7 +136,7 @@ def accuracies(model: nn.Module, loader: Any, *, samples: int = 10, seed: int = 
     if not count:
         raise DataError("Transition: expected at least one datum to measure accuracy on, received none")
     deterministic, one, ensemble = (hits / count).tolist()
-    return {"deterministic": deterministic if has_means else None, "stochastic": one, "ensemble": ensemble}
+    return {"deterministic": deterministic if means else None, "stochastic": one, "ensemble": ensemble}
 
 
 def log_alphas(model: nn.Module) -> dict[str, float]:
@@ -149,13 +148,10 @@ def log_alphas(model: nn.Module) -> dict[str, float]:
     >>> log_alphas(model)
     {'0': 2.0}
     """
-    from ...compress.prune import log_alpha
-    from ...layers.bayes import BayesLayer
-
     found = {}
     with torch.no_grad():
         for name, layer in model.named_modules():
-            q = layer._posterior("weight") if isinstance(layer, BayesLayer) else None
+            q = layer.posterior("weight") if isinstance(layer, BayesLayer) else None
             if q is not None and q.has_mean:
                 found[name] = float(log_alpha(q).median())
     return found

@@ -39,8 +39,8 @@ def zero_means_(model: nn.Module) -> list[str]:
     swapped: dict[int, Posterior] = {}  # a tied posterior is one object in two layers
     names = []
     for name, method in found.items():
-        layer = model.get_submodule(name)
-        posteriors: Any = layer.posteriors
+        layer: Any = model.get_submodule(name)
+        posteriors = layer.posteriors
         for parameter, q in list(posteriors.items()):
             if not q.has_mean:
                 continue
@@ -52,5 +52,5 @@ def zero_means_(model: nn.Module) -> list[str]:
                 swapped[id(q)] = zero
             posteriors[parameter] = swapped[id(q)]
             names.append(name)
-        layer.__dict__["method"] = dataclasses.replace(method, parameterisation="zero")  # type: ignore[call-arg]
+        layer.method = dataclasses.replace(method, parameterisation="zero")  # type: ignore[call-arg]
     return names

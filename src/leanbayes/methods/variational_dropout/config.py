@@ -6,20 +6,13 @@ stay quiet where it does; weights with a large alpha carry nothing and can go.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import ClassVar, Literal
 
 from ...config import check_between, check_choice, check_flag
 from ...errors import ConfigError
 from ...method import Method
-from ...priors import LogUniform
 from ...registry import register
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from ...posteriors.base import Posterior
 
 
 @register
@@ -65,39 +58,3 @@ class VariationalDropout(Method):
                 f"VariationalDropout: an additive sigma is per weight, received granularity={self.granularity!r}; "
                 "use parameterisation='multiplicative'"
             )
-
-    def refuses(self, module: nn.Module) -> str | None:
-        """Whatever has no operation with a weight."""
-        from ...layers.operations import refusal
-
-        return refusal(module)
-
-    def convert(self, module: nn.Module, memo: dict[int, Posterior]) -> nn.Module:
-        """A BayesLayer whose weight has noise; biases stay as they are."""
-        from ...layers.bayes import bayes_layer
-        from ...posteriors import Gaussian, MultiplicativeGaussian
-        from ...posteriors.multiplicative import alpha_shape
-        from ...posteriors.scale import rho_like
-        from ..mean_field.config import fresh
-
-        source = module if self.keep_weights else fresh(module)
-
-        def make(name: str) -> Posterior:
-            # the parameter itself becomes theta: optimisers that hold it go on training it
-            theta = source._parameters[name]
-            assert theta is not None
-            if self.parameterisation == "multiplicative":
-                shape = alpha_shape(theta.shape, self.granularity)
-                return MultiplicativeGaussian(theta, theta.detach().new_full(shape, self.log_alpha))
-            scale = 1.0 if theta.is_meta else max(float(theta.detach().square().mean().sqrt()), 1e-6)
-            return Gaussian(theta, rho_like(theta, scale * math.exp(self.log_alpha / 2)))
-
-        return bayes_layer(
-            module,
-            make,
-            lambda name: LogUniform(),
-            random_bias=False,
-            memo=memo,
-            estimator=self.estimator,
-            approximation=self.approximation,
-        )

@@ -26,8 +26,8 @@ import torch
 from torch import Tensor
 
 from ...methods.sparse.alternation import replacement_rate
+from ...methods.sparse.config import REMOVALS, SparseSubspace
 from ...methods.sparse.criteria import removal_score
-from ...methods.sparse.subspace import REMOVALS, SparseSubspace
 from ...posteriors.scale import std_from_rho
 from ...posteriors.sparse import SparseGaussian
 from ...report.figure import canvas, legend, svg

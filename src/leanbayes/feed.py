@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
-from .. import batches
-from ..errors import EvaluationError
+from . import batches
+from .errors import EvaluationError
 
 ROWS = 256
 """Rows a batch of tensors that came without a loader."""

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from leanbayes.prediction.sample_efficiency import measures, worth
+from leanbayes.evaluation.sample_efficiency import measures, worth
 
 
 def test_noise_of_a_quarter_of_the_variance_is_worth_four_times_the_samples():

@@ -12,12 +12,14 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from ..convert.channels import ChannelGraph, Group, Use
 from ..errors import ConversionError
+from ..layers.contract import option, original
 from ..posteriors.sparse import Sparse, SparsePoint
+from .channels import ChannelGraph, Group, Use
 
 Keep = Mapping[str, Sequence[int]]
 Cut = Callable[[Tensor], Tensor]
+_PER_CHANNEL = ("num_features", "num_channels", "num_parameters")
 
 
 def slice_(model: nn.Module, graph: ChannelGraph, keep: Keep) -> nn.Module:
@@ -83,7 +85,7 @@ def _slice_module(m: Any, into: Pairs, out: Pairs, carried: Pairs, keep: Keep) -
     """One module; the group graph says which kinds there are."""
     options: dict[str, int]
     cut: Cut
-    if isinstance(kind := getattr(m, "shell", m), nn.Linear):
+    if isinstance(kind := original(m), nn.Linear):
         rows, columns = kept_features(out, keep, m.out_features), kept_features(into, keep, m.in_features)
         cut, options = _rows_and_columns(rows, columns), {"in_features": len(columns), "out_features": len(rows)}
     elif isinstance(kind, nn.Embedding):
@@ -108,10 +110,10 @@ def _slice_module(m: Any, into: Pairs, out: Pairs, carried: Pairs, keep: Keep) -
 
 def _per_channel(m: Any, carried: Pairs, keep: Keep) -> tuple[list[int], dict[str, int]]:
     """Norm layers and PReLU: the channels left, and the options that count them."""
-    names = [name for name in ("num_features", "num_channels", "num_parameters") if hasattr(m, name)]
+    names = [name for name in _PER_CHANNEL if option(m, name) is not None]
     if not names:
         raise ConversionError(f"{type(m).__name__}: expected a module whose channels can be cut; keep them all")
-    rows = kept_features(carried, keep, getattr(m, names[0]))
+    rows = kept_features(carried, keep, option(m, names[0]))
     options = dict.fromkeys(names, len(rows))
     if isinstance(m, nn.GroupNorm):
         options["num_groups"] = len(rows) * m.num_groups // m.num_channels
@@ -129,7 +131,7 @@ def _apply(m: Any, cut: Cut, rows: Sequence[int], options: Mapping[str, int]) ->
         if m._parameters.get("weight") is not None:
             m.weight = nn.Parameter(cut(m.weight).clone(), m.weight.requires_grad)
     for name, value in options.items():
-        if getattr(described, name) != value:
+        if option(described, name) != value:
             # for `save`: a network of the whole size is cut to it again by `load`
             m.__dict__["sliced"] = {**m.__dict__.get("sliced", {}), name: value}
         setattr(described, name, value)
@@ -162,10 +164,10 @@ def resize_(module: Any, options: Mapping[str, int]) -> None:
     (Linear(in_features=2, out_features=3, bias=True), torch.Size([3, 2]))
     """
     known = next((names for kind, names in _SIZES.items() if isinstance(module, kind)), ())
-    known = known or tuple(name for name in ("num_features", "num_channels", "num_parameters") if hasattr(module, name))
+    known = known or tuple(name for name in _PER_CHANNEL if option(module, name) is not None)
     known += ("num_groups",) * isinstance(module, nn.GroupNorm)
     for name, value in options.items():
-        most = getattr(module, name, 0) if name in known else 0
+        most = option(module, name) or 0 if name in known else 0
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
             raise ConversionError(
                 f"{type(module).__name__}.{name}: expected a size of at most {most}, received {value!r}; "
@@ -174,7 +176,7 @@ def resize_(module: Any, options: Mapping[str, int]) -> None:
     for name, value in options.items():
         setattr(module, name, value)
     module.__dict__["sliced"] = dict(options)
-    weight, bias = _shapes(module, getattr(module, known[0]))
+    weight, bias = _shapes(module, option(module, known[0]))
     shapes = {"weight": weight, "bias": bias}
     # new dictionaries: whoever holds the old ones can go back
     module._parameters = {
@@ -209,7 +211,7 @@ def scale_inputs_(module: nn.Module, scale: Tensor) -> None:
     >>> layer.weight.data
     tensor([[0.5000, 2.0000]])
     """
-    kind: Any = getattr(module, "shell", module)
+    kind: Any = original(module)
     q: Any = module.posteriors["weight"] if "posteriors" in module._modules else None  # type: ignore[index]
     shape: Any = module.weight.shape if q is None else q.shape
     tail = (1,) * (len(shape) - 2)

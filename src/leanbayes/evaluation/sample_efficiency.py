@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .metrics.calibration import ece as calibration_error
+
 Measure = Callable[[Tensor], Tensor]
 INDEPENDENT = (5, 10, 20, 40, 80, 160)
 FLAT = -0.5
@@ -23,7 +25,6 @@ FLAT = -0.5
 
 def measures(labels: Tensor) -> dict[str, Measure]:
     """What is asked of probabilities (data, classes): themselves, their NLL, their ECE, no bin left out."""
-    from ..evaluation.metrics.calibration import ece as calibration_error
 
     def nll(probs: Tensor) -> Tensor:
         return -probs.gather(1, labels.unsqueeze(1)).clamp_min(1e-12).log().mean()

@@ -1,0 +1,199 @@
+"""Which random weights may be pruned, and which of them matter least."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from ..errors import ConfigError, ConversionError
+from ..layers.bayes import BayesLayer
+from ..posteriors.base import Posterior
+from ..posteriors.multiplicative import MultiplicativeGaussian
+
+Criterion = Literal["snr", "log_alpha", "kappa"]
+Scope = Literal["global", "layer"]
+LOG_ALPHA = 3.0  # binary dropout of the same variance would drop with probability alpha / (1 + alpha) = 0.95
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A posterior that may lose elements: those where `free`, the ones with the lowest `score` first."""
+
+    name: str
+    q: Posterior
+    free: Tensor
+    score: Tensor
+
+
+def lowest_scores(
+    model: nn.Module, scores: Mapping[str, Tensor], *, fraction: float | None = None, threshold: float | None = None
+) -> dict[str, Tensor]:
+    """Masks of the weights that `prune_` would remove by these scores, biases included, by the name of their tensor.
+
+    >>> import leanbayes as lb
+    >>> model = nn.Sequential(nn.Linear(2, 1))
+    >>> _ = lb.bayesianize_(model, lb.Variance())
+    >>> lowest_scores(model, {"0.weight": torch.tensor([[3.0, 1.0]])}, fraction=0.5)
+    {'0.weight': tensor([[False,  True]])}
+    """
+    threshold = check(fraction, threshold, "kappa", "global")
+    candidates = candidates_of(model, "kappa", True, scores)
+    doomed = doomed_among(candidates, "kappa", fraction, threshold, "global")
+    return {c.name: d for c, d in zip(candidates, doomed, strict=True)}
+
+
+def log_alpha(q: Posterior) -> Tensor:
+    """log(variance / mean^2), elementwise, in at least float32: how much of a weight is noise.
+
+    >>> from leanbayes.posteriors import Gaussian
+    >>> log_alpha(Gaussian.from_tensor(torch.tensor([1.0, 4.0]), std=2.0)).detach()
+    tensor([ 1.3863, -1.3863])
+    """
+    if isinstance(q, MultiplicativeGaussian):  # where it is a parameter, to the last digit
+        return q.log_alpha.expand(q.shape).to(torch.promote_types(q.dtype, torch.float32))
+    return -2 * _ratio(q).log()
+
+
+def _ratio(q: Posterior) -> Tensor:
+    """Signal to noise in at least float32: in half precision ties would decide."""
+    snr = q.snr().to(torch.promote_types(q.dtype, torch.float32))
+    return snr.nan_to_num(nan=0.0, posinf=math.inf)  # 0 / 0 is a weight that is zero already
+
+
+def check(fraction: Any, threshold: Any, by: str, scope: str) -> float | None:
+    """The threshold that is meant; None where it is a fraction."""
+    if by not in get_args(Criterion):
+        raise ConfigError(f"by: expected 'snr', 'log_alpha' or 'kappa', received {by!r}")
+    if scope not in get_args(Scope):
+        raise ConfigError(f"scope: expected 'global' or 'layer', received {scope!r}")
+    if fraction is not None and threshold is not None:
+        raise ConfigError(f"expected a fraction or a threshold, received both ({fraction!r}, {threshold!r}); drop one")
+    if fraction is None and threshold is None:
+        if by == "log_alpha":
+            return LOG_ALPHA
+        raise ConfigError("expected a fraction or a threshold, received neither; try prune_(model, fraction=0.5)")
+    for name, value in (("fraction", fraction), ("threshold", threshold)):
+        if value is None:
+            continue
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+            raise ConfigError(f"{name}: expected a finite number, received {value!r}")
+    if fraction is not None and not 0 <= fraction <= 1:
+        raise ConfigError(f"fraction: expected a number in [0, 1], received {fraction}; 0.6 removes 60 %")
+    if threshold is not None and by != "log_alpha" and threshold < 0:
+        what = "signal to noise" if by == "snr" else "kappa"
+        raise ConfigError(f"threshold: expected a {what} of at least 0, received {threshold}")
+    return None if threshold is None else float(threshold)
+
+
+@torch.no_grad()
+def candidates_of(
+    model: nn.Module, by: str, biases: bool, scores: Mapping[str, Tensor] | None = None
+) -> list[Candidate]:
+    """Every random tensor that may be pruned, once, with the score of its elements; bad ones are refused.
+
+    scores: given from outside; only tensors that have one may be pruned then.
+    """
+    if not isinstance(model, nn.Module):
+        raise ConversionError(f"expected an nn.Module, received {type(model).__name__}")
+    found: dict[int, Candidate] = {}
+    for layer_name, layer in model.named_modules():
+        if not isinstance(layer, BayesLayer):
+            continue
+        for name, q in layer.posteriors.items():
+            if id(q) in found or not (biases or name == "weight"):
+                continue
+            assert isinstance(q, Posterior)
+            full_name = f"{layer_name}.{name}".lstrip(".")
+            if scores is None:
+                _check_means(full_name, q)
+                score = _ratio(q) if by == "snr" else -log_alpha(q)
+            elif full_name in scores:
+                score = _given(full_name, q, scores[full_name])
+            else:
+                continue
+            free = q.places().cpu()
+            if (
+                name == "weight"
+                and (row := layer.shell.padding_idx if isinstance(layer.shell, nn.Embedding) else None) is not None
+            ):
+                free[row] = False  # the padding row of an embedding is a constant, not a weight
+            # what is gone comes before what is merely zero, so that a fraction counts it
+            score = score.double().clamp_min(torch.finfo(torch.double).min).masked_fill(~not_pruned(q), -math.inf)
+            found[id(q)] = Candidate(full_name, q, free, score.cpu())
+    if scores is not None:
+        _check_names(model, scores, found)
+    if not found:
+        raise ConversionError(
+            "expected a model with Gaussian weights (MeanField, VariationalDropout, ...), found none to prune; "
+            "lb.bayesianize_(model, lb.MeanField()) makes them"
+        )
+    return list(found.values())
+
+
+def _given(name: str, q: Posterior, score: Any) -> Tensor:
+    """A score from outside, checked against the tensor it is for."""
+    shape = tuple(score.shape) if isinstance(score, Tensor) else type(score).__name__
+    if shape != tuple(q.shape):
+        raise ConfigError(f"scores[{name!r}]: expected a tensor of shape {tuple(q.shape)}, received {shape}")
+    if bool(score.isnan().any()):
+        raise ConfigError(f"scores[{name!r}]: expected numbers, found NaN; compute kappa on sound data")
+    return score.detach().to(q.device)
+
+
+def _check_names(model: nn.Module, scores: Mapping[str, Tensor], found: Mapping[int, Candidate]) -> None:
+    known = [
+        f"{name}.{part}".lstrip(".")
+        for name, layer in model.named_modules()
+        if isinstance(layer, BayesLayer)
+        for part in layer.posteriors
+    ]
+    if known and (unknown := [name for name in scores if name not in known]):
+        raise ConfigError(f"scores: expected names of random tensors ({', '.join(known)}), received {unknown[0]!r}")
+    if known and not found:
+        raise ConfigError(f"scores: expected some of {', '.join(known)}, received {', '.join(scores) or 'none'}")
+
+
+def _check_means(name: str, q: Posterior) -> None:
+    if not bool(q.mean.isfinite().all() and q.std.isfinite().all()):
+        raise ConfigError(f"{name}: expected finite means and deviations, found NaN or infinity; load a sound model")
+    alive = not_pruned(q)
+    if not q.has_mean or (bool(alive.any()) and not bool(q.mean[alive].any())):
+        why = "by construction" if not q.has_mean else "(is it trained?)"
+        raise ConfigError(
+            f"{name}: all its means are zero {why}, so that neither SNR nor log alpha tells weights apart"
+        )
+
+
+def not_pruned(q: Posterior) -> Tensor:
+    """What pruning has left, everywhere before the first: a mask of the shape of the weight."""
+    return torch.ones(q.shape, dtype=torch.bool, device=q.device) if q.keep is None else q.keep
+
+
+def doomed_among(
+    candidates: list[Candidate], by: str, fraction: float | None, threshold: float | None, scope: str
+) -> list[Tensor]:
+    """What goes, a mask for each tensor."""
+    if threshold is not None:
+        limit = -threshold if by == "log_alpha" else threshold
+        return [c.free & (c.score < limit) for c in candidates]
+    if scope == "layer":
+        return [d for c in candidates for d in _lowest([c], fraction)]
+    return _lowest(candidates, fraction)
+
+
+def _lowest(candidates: list[Candidate], fraction: float | None) -> list[Tensor]:
+    """Masks of the given fraction of all free elements, lowest score first, ties in the order they stand in."""
+    assert fraction is not None
+    scores = torch.cat([c.score[c.free] for c in candidates])
+    doomed = torch.zeros(len(scores), dtype=torch.bool)
+    if count := round(fraction * len(scores)):
+        cut = scores.kthvalue(count).values  # a sort of ten million weights would take seconds
+        doomed = scores < cut
+        doomed[(scores == cut).nonzero()[: count - int(doomed.sum())]] = True
+    parts = doomed.split([int(c.free.sum()) for c in candidates])
+    return [torch.zeros_like(c.free).masked_scatter(c.free, part) for c, part in zip(candidates, parts, strict=True)]

@@ -1,0 +1,51 @@
+"""What is left of a layer where ordered channels are cut to a width."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from ..layers.contract import option, original
+from ..ordering.unit import units
+
+
+@dataclass
+class Share:
+    """The part of a layer's outputs and of its inputs that the widths keep."""
+
+    outputs: float = 1.0
+    inputs: float = 1.0
+
+    def of(self, dimensions: int) -> float:
+        """Of a tensor: a weight (outputs, inputs, ...), or one number an output."""
+        return self.outputs * self.inputs if dimensions > 1 else self.outputs
+
+
+def shares(model: nn.Module, masked: bool = False) -> dict[nn.Module, Share]:
+    """What is kept of every layer that makes, passes on or takes ordered channels, at the widths that are set.
+
+    masked: only by units that multiply by zero, not by those that leave channels out of the arithmetic.
+    """
+    found: dict[nn.Module, Share] = {}
+    for unit in units(model):
+        if masked and unit.known_nodes() is not None:
+            continue
+        group = unit.group
+        dropped = group.size - len(unit.kept_channels(unit.width or unit.limit))
+        sides = [("outputs", use) for use in (*group.producers, *group.through)]
+        sides += [("inputs", use) for use in group.consumers]
+        for side, use in dict.fromkeys(sides):
+            module = model.get_submodule(use.module)
+            if (count := features(module, side)) is not None:  # groups of channels may lie side by side in a layer
+                share = found.setdefault(module, Share())
+                vars(share)[side] -= dropped * use.block / count
+    return found
+
+
+def features(module: nn.Module, side: str) -> int | None:
+    """How many "outputs" or "inputs" a layer has, by the names that torch gives them; None where it does not say."""
+    names = ("in_features", "in_channels") if side == "inputs" else ("out_features", "out_channels", "embedding_dim")
+    shell = original(module)
+    found: int | None = option(shell, *names, "num_features")
+    return found

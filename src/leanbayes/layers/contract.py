@@ -1,0 +1,83 @@
+"""What a Bayesian layer owes the rest of the library, whichever method made it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torch import nn
+
+if TYPE_CHECKING:
+    from ..method import Method
+    from ..posteriors.base import Posterior
+
+
+class BayesianLayer(nn.Module):
+    """Base of whatever stands in the place of a module.
+
+    shell: a module whose class and options are those of the one that it replaced.
+    method: what made it, where `bayesianize_` put it into a model; a part of another layer has none.
+    statistics: "component" where a norm layer keeps running statistics for each of several components.
+    resting_members: modules inside of it that a pass does not use, as those of an ensemble whose turn it is not.
+    """
+
+    shell: nn.Module
+    method: Method | None = None
+    resting_members: list[nn.Module] | tuple[()] = ()
+    statistics: str = "shared"
+
+    def posterior(self, name: str) -> Posterior | None:
+        """The distribution of a parameter by name, or None where that is not random."""
+        held = self._modules.get("posteriors")
+        return None if held is None else held._modules.get(name)  # type: ignore[return-value]
+
+    def named_posteriors(self) -> dict[str, Posterior]:
+        """The distribution of each random parameter by name."""
+        held = self._modules.get("posteriors")
+        return {} if held is None else dict(held._modules)  # type: ignore[arg-type]
+
+    def active_parameters(self) -> int | None:
+        """The stored parameters still in use, of the whole layer; None leaves it to its parts to say."""
+        return None
+
+    def restored(self) -> nn.Module:
+        """The plain module again, with the means as its parameters; raises where there are none."""
+        raise NotImplementedError
+
+    def deployed(self, made: dict[int, Posterior]) -> nn.Module:
+        """What stands in its place in an extracted network: a plain module, or a layer that stores less.
+
+        made: what has been made of posteriors so far, by their identity, so that tied ones stay tied.
+        """
+        return self.restored()
+
+    def check_saveable(self, model: nn.Module) -> None:
+        """Raise an ArtifactError where a file could not tell how the layers of the model belong together."""
+
+    @property
+    def drops_inputs(self) -> bool:
+        """Whether it has stopped to read some of its inputs for good, so that whoever makes them can be cut."""
+        return False
+
+    def inputs_read(self, outputs: list[int]) -> list[bool] | None:
+        """Which of its inputs these outputs still depend on; None for all."""
+        return None
+
+
+def original(module: nn.Module) -> nn.Module:
+    """The module whose type and options describe this one: what a Bayesian layer stands in for, or itself."""
+    return module.shell if isinstance(module, BayesianLayer) else module
+
+
+def option(described: Any, *names: str) -> Any:
+    """The first of these attributes that an object of torch's has; None where it has none of them.
+
+    >>> option(nn.Conv1d(2, 3, 1), "in_features", "in_channels"), option(nn.ReLU(), "groups")
+    (2, None)
+    """
+    found = (getattr(described, name, None) for name in names)
+    return next((value for value in found if value is not None), None)
+
+
+def hook_owner(hook: Any) -> Any:
+    """Whose method a hook is; the hook itself where it is no method."""
+    return option(hook, "__self__") or hook

@@ -1,0 +1,44 @@
+"""What `MeanField` does."""
+
+from __future__ import annotations
+
+import copy
+
+from torch import nn
+
+from ...convert.conversion import Conversion, bayes_layer
+from ...convert.implementation import Implementation, implements
+from ...layers.bayes import BayesLayer
+from ...posteriors import Gaussian, Posterior
+from ...posteriors.scale import rho_like
+from .config import MeanField
+
+
+@implements(MeanField)
+class _MeanField(Implementation[MeanField]):
+    def convert(self, module: nn.Module, conversion: Conversion) -> BayesLayer:
+        """A BayesLayer with Gaussian posteriors."""
+        config = self.config
+        source = module if config.keep_weights else fresh(module)
+
+        def make(name: str) -> Posterior:
+            # the parameter itself becomes the mean: optimisers that hold it go on training it
+            mean = source._parameters[name]
+            assert mean is not None
+            return Gaussian(mean, rho_like(mean, config.std))
+
+        return bayes_layer(
+            module,
+            conversion,
+            make,
+            lambda name: config.prior,
+            random_bias=config.random_bias,
+            estimator=config.estimator,
+        )
+
+
+def fresh(module: nn.Module) -> nn.Module:
+    """A copy of a module with newly initialised parameters."""
+    again = copy.deepcopy(module)
+    again.reset_parameters()  # type: ignore[operator]
+    return again

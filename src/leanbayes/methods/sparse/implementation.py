@@ -1,0 +1,160 @@
+"""What `SparseSubspace` and `Rigl` do: a constant number of active weights, and an alternation that moves them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from ...convert.conversion import Conversion, bayes_layer
+from ...convert.implementation import Implementation, implements
+from ...errors import ConversionError
+from ...layers.bayes import BayesLayer, FixedLayer
+from ...layers.contract import BayesianLayer
+from ...layers.operations import why_not_sparse
+from ...method import Method
+from ...posteriors.base import Posterior
+from ...posteriors.scale import rho_from_std, rho_like, std_from_rho
+from ...posteriors.sparse import Sparse, SparseGaussian, SparsePoint, largest
+from ..mean_field.implementation import fresh
+from . import allocation
+from .alternation import Alternation
+from .config import Rigl, SparseSubspace, SparseTraining
+from .criteria import removal_score
+
+S = TypeVar("S", bound=SparseTraining)
+
+
+class _SparseTraining(Implementation[S], Generic[S]):
+    """What both share."""
+
+    def reason_unsupported(self, module: nn.Module) -> str | None:
+        """For whatever is not a Linear or a convolution."""
+        return why_not_sparse(module)
+
+    def selects(self, module: nn.Module, model: nn.Module) -> bool:
+        """Every Linear and convolution but those that share their weight with something else (an Embedding, say)."""
+        if self.reason_unsupported(module) is not None:
+            return False
+        holders = (m for m in model.modules() if any(p is module.weight for p in m._parameters.values()))
+        return all(self.reason_unsupported(holder) is None for holder in holders)
+
+    def prepare(self, modules: Mapping[str, nn.Module], conversion: Conversion) -> None:
+        """Allot the active weights to the layers; a tied weight is one."""
+        config = self.config
+        first: dict[int, tuple[str, Any]] = {}
+        for name, module in modules.items():
+            first.setdefault(id(module.weight), (name, module.weight))
+        names, weights = [name for name, _ in first.values()], [weight for _, weight in first.values()]
+        if config.allocation == "uniform":
+            counts = [allocation.uniform(w.shape, config.density) for w in weights]
+        else:
+            counts = allocation.erdos_renyi([tuple(w.shape) for w in weights], config.density)
+        allocation.check(names, [w.numel() for w in weights], counts, config.density)
+        self._counts(conversion).update(zip(first, counts, strict=True))
+
+    def count(self, weight: Tensor, conversion: Conversion) -> int:
+        """How many weights of a tensor are active, as `prepare` has said."""
+        config = self.config
+        if (found := self._counts(conversion).get(id(weight))) is not None:
+            return found
+        if config.allocation != "uniform":
+            raise ConversionError(
+                f"{type(config).__name__}: expected all layers at once to share {config.density} of their weights "
+                "among them, received one alone (in an ensemble, say); use allocation='uniform'"
+            )
+        count = allocation.uniform(weight.shape, config.density)
+        allocation.check([""], [weight.numel()], [count], config.density)
+        return count
+
+    def _counts(self, conversion: Conversion) -> dict[int, int]:
+        return conversion.scratch(self.config, dict[int, int])
+
+    def start(self, module: nn.Module, count: int) -> tuple[nn.Parameter, Tensor]:
+        """Values and places to start from: the largest of the module's weights, or random ones afresh."""
+        config = self.config
+        weight: Any = module.weight
+        if config.keep_weights:
+            return largest(weight, count)
+        index = torch.randperm(weight.numel(), device=weight.device)[:count].sort().values
+        if config.init_std is not None:
+            values = torch.randn(count, dtype=weight.dtype, device=weight.device) * config.init_std
+        else:
+            # fewer weights feed an output: larger ones keep its variance (Evci et al., 2022)
+            new: Any = fresh(module).weight
+            values = new.detach().flatten()[index] * (weight.numel() / count) ** 0.5
+        return nn.Parameter(values, weight.requires_grad), index
+
+    def callbacks(self, model: nn.Module) -> list[Any]:
+        """The alternation, over the layers that this method has made."""
+        layers = {n: m for n, m in model.named_modules() if isinstance(m, BayesLayer) and m.subspace == self.config}
+        return [Alternation(self, layers)] if layers else []
+
+    def keep_scores(self, q: Sparse) -> Tensor:
+        """What active weights are ranked by, (n,); the lowest are removed."""
+        raise NotImplementedError
+
+    def newcomers(self, q: Sparse, survivors: Tensor) -> dict[str, Tensor | float]:
+        """Where the parameters of new weights start; survivors: a mask (n,) of the slots that stay."""
+        raise NotImplementedError
+
+
+@implements(SparseSubspace)
+class _SparseSubspace(_SparseTraining[SparseSubspace]):
+    def convert(self, module: nn.Module, conversion: Conversion) -> BayesLayer:
+        """A BayesLayer whose weight is a SparseGaussian; biases stay as they are."""
+        config = self.config
+
+        def make(name: str) -> Posterior:
+            weight = module._parameters[name]
+            assert weight is not None
+            loc, index = self.start(module, self.count(weight, conversion))
+            return SparseGaussian(loc, rho_like(loc, config.std), index, weight.shape)
+
+        layer = bayes_layer(
+            module, conversion, make, lambda name: config.prior, random_bias=False, estimator=config.estimator
+        )
+        layer.subspace = config
+        return layer
+
+    def keep_scores(self, q: Sparse) -> Tensor:
+        """The removal criterion."""
+        rho: Any = q.rho
+        return removal_score(self.config.removal, q.loc, std_from_rho(rho), self.config.lam)
+
+    def newcomers(self, q: Sparse, survivors: Tensor) -> dict[str, Tensor | float]:
+        """mu = 0; sigma as those that stay have it on average (section 3.2), or as told."""
+        rho: Any = q.rho
+        if not isinstance(self.config.new_std, str):
+            return {"loc": 0.0, "rho": rho_like(rho[:1], self.config.new_std)}
+        std = std_from_rho(rho[survivors] if bool(survivors.any()) else rho).double().mean()
+        return {"loc": 0.0, "rho": rho_from_std(std).to(q.dtype)}
+
+
+@implements(Rigl)
+class _Rigl(_SparseTraining[Rigl]):
+    def convert(self, module: nn.Module, conversion: Conversion) -> FixedLayer:
+        """A FixedLayer whose weight is a SparsePoint."""
+        weight = module._parameters["weight"]
+        assert weight is not None
+        point = conversion.posterior(
+            weight, lambda: SparsePoint(*self.start(module, self.count(weight, conversion)), weight.shape)
+        )
+        layer = FixedLayer(module, {"weight": point}, {})
+        layer.subspace = self.config
+        return layer
+
+    def keep_scores(self, q: Sparse) -> Tensor:
+        """|w|."""
+        return q.loc.detach().abs()
+
+    def newcomers(self, q: Sparse, survivors: Tensor) -> dict[str, Tensor | float]:
+        """Zero."""
+        return {"loc": 0.0}
+
+    def rebuilds(self, layer: BayesianLayer) -> Method | None:
+        """So many weights of a layer, which do not move."""
+        q = layer.posterior("weight")
+        return Rigl(density=q.density, replacement=0.0) if isinstance(q, SparsePoint) else None
