@@ -39,18 +39,15 @@ def network(width=32):
 
 
 def over_sizes(sizes, predictions, batch=4):
-    """Growth in bytes from after a prediction on the largest size to the highest point of those on all of them."""
-    model, rng = network(), random.Random(0)
-    later = [*sizes, *(rng.choice(sizes) for _ in range(predictions - len(sizes) - 1))]
-    start = highest = 0
+    """Bytes in memory after a prediction on the largest size, after one on each, and at the highest point later."""
+    model, rng = network(16), random.Random(0)
+    later = (rng.choice(sizes) for _ in range(predictions - len(sizes) - 1))
+    seen = []
     with torch.no_grad():
-        for size in [max(sizes), *later]:
+        for size in [max(sizes), *sizes, *later]:
             model(torch.randn(batch, 3, size, size)).add(0.0)
-            if not start:
-                gc.collect()
-                start = resident()
-            highest = max(highest, resident())
-    return highest - start
+            seen.append(resident())
+    return seen[0], seen[len(sizes)], max(seen[len(sizes) :])
 
 
 def over_threads(count, size=32, batch=16):
