@@ -18,7 +18,7 @@ from ..convert.trace import untouched
 from ..errors import DataError
 from ..eval_mode import undisturbed
 from ..layers.bayes import BayesLayer
-from ..layers.contract import BayesianLayer, original
+from ..layers.contract import option, original
 from ..layers.sparse import dense_path, density, unsuitable
 from ..ordering.unit import OrderingUnit
 from ..posteriors.base import Posterior
@@ -144,7 +144,7 @@ def _layers(
         if module in inside:
             continue
         shell = original(module)
-        members = list(module.modules()) if shell is not module or isinstance(module, Posterior) else [module]
+        members = list(module.modules()) if shell is not module or option(module, "active_parameters") else [module]
         members = [member for member in members if member not in inside]
         inside.update(members)
         active = _active(members, set(seen), kept.get(module, Share()))
@@ -204,7 +204,8 @@ def _active(members: list[nn.Module], seen: set[int], kept: Share) -> int:
     for member in members:
         if member in answered:
             continue
-        number = member.active_parameters() if isinstance(member, (Posterior, BayesianLayer)) else None
+        ask = option(member, "active_parameters")  # of any module that can say so, a user's too
+        number = None if ask is None else ask()
         if number is not None:
             own = _new(member.parameters(), seen)
             answered.update(member.modules())
