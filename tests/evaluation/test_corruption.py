@@ -56,7 +56,7 @@ def test_the_config_survives_json():
 
 
 def test_the_config_costs_no_import_of_torch():
-    code = "import sys; from leanbayes.evaluation.corruption import Corruptions; Corruptions(); print(*sys.modules)"
+    code = "import sys; from leanbayes.evaluation.configs import Corruptions; Corruptions(); print(*sys.modules)"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"torch", "numpy", "scipy", "PIL"} & set(result.stdout.split())
 

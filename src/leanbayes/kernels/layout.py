@@ -28,6 +28,6 @@ def unblock(y: Tensor, shape: list[int]) -> Tensor:
         raise DataError(f"expected a shape (batch, channels, *size) to return to, received {tuple(shape)}")
     positions = prod(shape[2:])
     expect(y, (-(-shape[0] // LANES), positions, shape[1], LANES), f"blocks of a tensor of shape {tuple(shape)}")
-    out = y.new_empty(shape)
+    out = empty(shape)
     call("leanbayes_unblock", [shape[0], shape[1], positions], side_by_side(y), out)
     return out
