@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DataError
+from .buffers import empty
 from .checks import expect, side_by_side
 from .geometry import LANES
 from .library import call
@@ -19,7 +20,7 @@ def block(x: Tensor) -> Tensor:
     """(batch, channels, *size) to blocks; lanes beyond the batch are zero."""
     if x.dim() < 2:
         raise DataError(f"expected activations (batch, channels, *size), received the shape {tuple(x.shape)}")
-    out = x.new_empty(_blocked_shape(x))
+    out = empty(_blocked_shape(x))
     call("leanbayes_block", [x.shape[0], x.shape[1], out.shape[1]], side_by_side(x), out)
     return out
 
@@ -31,7 +32,7 @@ def unblock(y: Tensor, shape: list[int]) -> Tensor:
         raise DataError(f"expected a shape (batch, channels, *size) to return to, received {tuple(shape)}")
     positions = prod(shape[2:])
     expect(y, (-(-shape[0] // LANES), positions, shape[1], LANES), f"blocks of a tensor of shape {tuple(shape)}")
-    out = y.new_empty(shape)
+    out = empty(shape)
     call("leanbayes_unblock", [shape[0], shape[1], positions], side_by_side(y), out)
     return out
 
