@@ -11,10 +11,10 @@ import sys
 from pathlib import Path
 
 import pytest
-from leanbayes.recipes.catalogue import RECIPES
 
 import leanbayes
 from leanbayes import cli
+from leanbayes.recipes.catalogue import RECIPES
 from leanbayes.registry import methods
 
 ROOT = Path(__file__).parents[1]

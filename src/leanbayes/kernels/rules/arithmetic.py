@@ -67,21 +67,31 @@ def _backward(operation: Any) -> Rule:
     return rule
 
 
-_UNARY = ("abs", "neg", "sgn", "sigmoid", "tanh", "gelu", "silu", "elu", "leaky_relu", "softplus", "hardtanh")
-_BOTH_WAYS = ("sigmoid", "tanh", "gelu", "silu", "leaky_relu", "hardtanh", "softplus")
-for _name in _UNARY:
-    _operation = getattr(aten, _name).default
+_IN_PLACE = {
+    aten.abs.default: aten.abs_.default,
+    aten.neg.default: aten.neg_.default,
+    aten.sigmoid.default: aten.sigmoid_.default,
+    aten.tanh.default: aten.tanh_.default,
+    aten.silu.default: aten.silu_.default,
+    aten.elu.default: aten.elu_.default,
+    aten.leaky_relu.default: aten.leaky_relu_.default,
+    aten.hardtanh.default: aten.hardtanh_.default,
+    aten.mul.Tensor: aten.mul_.Tensor,
+    aten.mul.Scalar: aten.mul_.Scalar,
+    aten.sub.Tensor: aten.sub_.Tensor,
+    aten.sub.Scalar: aten.sub_.Scalar,
+    aten.add.Scalar: aten.add_.Scalar,
+}
+for _operation, _written in _IN_PLACE.items():
     RULES[_operation] = elementwise(_operation)
-    if hasattr(aten, _name + "_") and "default" in getattr(aten, _name + "_").overloads():
-        RULES[getattr(aten, _name + "_").default] = in_place(RULES[_operation])
-for _name in _BOTH_WAYS:
-    _operation = getattr(aten, _name + "_backward").default
+    RULES[_written] = in_place(RULES[_operation])
+for _operation in (aten.sgn.default, aten.gelu.default, aten.softplus.default, aten.rsub.Scalar):
+    RULES[_operation] = elementwise(_operation)
+for _operation in (
+    aten.sigmoid_backward.default, aten.tanh_backward.default, aten.gelu_backward.default, aten.silu_backward.default,
+    aten.leaky_relu_backward.default, aten.hardtanh_backward.default, aten.softplus_backward.default,
+):  # fmt: skip
     RULES[_operation] = _backward(_operation)
-for _name, _overload in (("mul", "Tensor"), ("mul", "Scalar"), ("sub", "Tensor"), ("sub", "Scalar"), ("add", "Scalar")):
-    _operation = getattr(getattr(aten, _name), _overload)
-    RULES[_operation] = elementwise(_operation)
-    RULES[getattr(getattr(aten, _name + "_"), _overload)] = in_place(RULES[_operation])
-RULES[aten.rsub.Scalar] = elementwise(aten.rsub.Scalar)
 
 
 def _divide(operation: Any) -> Rule:
@@ -95,6 +105,6 @@ def _divide(operation: Any) -> Rule:
     return rule
 
 
-for _overload in ("Tensor", "Scalar"):
-    RULES[getattr(aten.div, _overload)] = _divide(getattr(aten.div, _overload))
-    RULES[getattr(aten.div_, _overload)] = in_place(RULES[getattr(aten.div, _overload)])
+for _operation, _written in ((aten.div.Tensor, aten.div_.Tensor), (aten.div.Scalar, aten.div_.Scalar)):
+    RULES[_operation] = _divide(_operation)
+    RULES[_written] = in_place(RULES[_operation])
