@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import math
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import (
@@ -15,6 +18,7 @@ from torch.utils.data import (
     DistributedSampler,
     IterableDataset,
     RandomSampler,
+    Sampler,
     SequentialSampler,
     SubsetRandomSampler,
     TensorDataset,
@@ -24,6 +28,8 @@ from torch.utils.data import (
 from ..errors import ConfigError, DataError
 from ..sampling import mix
 from . import rng
+
+_MOST_BYTES = 2**26  # of a tensor that a fingerprint reads
 
 
 class Feed:
@@ -63,6 +69,41 @@ class Feed:
         if self.order is None:
             return {"num_data": self.num_data}
         return {"num_data": self.num_data, "batch_size": self.order.batch_size, "shuffle": self.order.shuffle}
+
+    def generators(self) -> list[Any]:
+        """The random generators of a loader whose order is its own: those of the loader, its samplers and theirs."""
+        if self.order is not None:
+            return []
+        owners, found = [self.loader], {}
+        for owner in owners:
+            for name, value in getattr(owner, "__dict__", {}).items():
+                if isinstance(value, rng.KINDS):
+                    found[id(value)] = value
+                elif (isinstance(value, Sampler) or "sampler" in name) and all(value is not o for o in owners):
+                    owners.append(value)
+        return list(found.values())
+
+    def fingerprint(self) -> str | None:
+        """A digest of data at the start, in the middle and at the end; of all where they are a few tensors.
+
+        None where looking at the data could have effects: they are no data set, or workers are to open its files.
+        """
+        dataset = getattr(self.loader, "dataset", None)
+        dataset = dataset.dataset if isinstance(dataset, _Keyed) else dataset
+        if isinstance(dataset, IterableDataset) or getattr(self.loader, "num_workers", None) != 0:
+            return None
+        digest = hashlib.blake2b(digest_size=16)
+        if isinstance(dataset, (_Rows, TensorDataset)):
+            for tensor in dataset.tensors:
+                _digest(digest, tensor[:: 1 + tensor.numel() * tensor.element_size() // _MOST_BYTES])
+            return digest.hexdigest()
+        if self.num_data is None:
+            return None
+        with rng.seeded_host(0):
+            for index in sorted({0, self.num_data // 2, self.num_data - 1}):
+                with contextlib.suppress(Exception):  # whoever loads it in training will say why
+                    _digest(digest, dataset[index])  # type: ignore[index]
+        return digest.hexdigest()
 
 
 class Order:
@@ -251,3 +292,20 @@ def _ownable(loader: DataLoader[Any]) -> bool:
     if type(sampler) is RandomSampler:
         return not sampler.replacement and sampler.num_samples == len(loader.dataset)  # type: ignore[arg-type]
     return type(sampler) in (SequentialSampler, DistributedSampler)
+
+
+def _digest(digest: Any, value: Any) -> None:
+    """Add numbers, text and tensors, whatever their nesting; other objects have no value that could be compared."""
+    if isinstance(value, Tensor):
+        value = value.detach().cpu()
+        value = value.float().numpy() if value.dtype == torch.bfloat16 else value.numpy()
+    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
+        digest.update(f"{value.dtype} {value.shape};".encode())
+        digest.update(np.ascontiguousarray(value).data)
+    elif isinstance(value, (bool, int, float, str)):
+        digest.update(f"{value!r};".encode())
+    elif isinstance(value, dict):
+        _digest(digest, list(value.items()))
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            _digest(digest, item)
