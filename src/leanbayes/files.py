@@ -30,6 +30,8 @@ def write_bytes(path: str | os.PathLike[str], data: bytes, *, keep_previous: boo
     ...     target.read_bytes(), [p.name for p in pathlib.Path(folder).iterdir()]
     (b'abc', ['a.bin'])
     """
+    if "\0" in os.fspath(path):
+        raise ArtifactError(f"expected the path of a file, received {path!r}; a name has no null characters")
     target = Path(os.path.realpath(path))
     if not os.path.isdir(target.parent):
         raise ArtifactError(

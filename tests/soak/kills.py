@@ -18,12 +18,12 @@ import lightning_fabric  # noqa: F401  (before processes are forked, so that eac
 import numpy as np
 import safetensors.torch  # noqa: F401
 import torch
-import torch._dynamo  # noqa: F401
+import torch._dynamo
 from torch.optim.lr_scheduler import OneCycleLR
 from torch.utils.data import DataLoader, Dataset, Sampler, WeightedRandomSampler
 
 import leanbayes as lb
-import leanbayes.training.fit  # noqa: F401
+import leanbayes.training.fit
 from leanbayes.training.natural_gradient import NaturalGradientSGD
 from tests.fixtures.models import METHODS, data, network
 

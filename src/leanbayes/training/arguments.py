@@ -100,6 +100,8 @@ def as_file(name: str, path: Any) -> Path | None:
     if not isinstance(path, (str, os.PathLike)):
         raise ConfigError(f"{name}: expected a path, received {path!r}")
     file = Path(path)
+    if "\0" in str(file):
+        raise ConfigError(f"{name}: expected the path of a file, received {str(path)!r}")
     if not writable_kind(file) or not os.path.isdir(os.path.abspath(file.parent)):
         raise ConfigError(
             f"{name}: expected a file in an existing directory, received {str(path)!r}, which is "

@@ -289,6 +289,8 @@ def _ownable(loader: DataLoader[Any]) -> bool:
     sampler = loader.sampler
     if isinstance(loader.dataset, IterableDataset) or type(loader.batch_sampler) is not BatchSampler:
         return False
+    if loader.batch_size is None:  # the batch sampler was given, with a sampler of its own that is not the loader's
+        return False
     if type(sampler) is RandomSampler:
         return not sampler.replacement and sampler.num_samples == len(loader.dataset)  # type: ignore[arg-type]
     return type(sampler) in (SequentialSampler, DistributedSampler)

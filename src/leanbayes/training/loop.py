@@ -165,7 +165,9 @@ class Run:
             self.sums.seconds = time.perf_counter() - started
             bar.step(state.epoch, state.step, loss, nll, kl)
             if self.feed.owned and job.checkpoint_every and state.step % job.checkpoint_every == 0:
+                self._check_parameters()
                 snapshot.save(self)
+        self._check_parameters()
         if not self.sums.data:
             raise DataError(f"train_loader: expected at least one batch in epoch {state.epoch}, received none")
         self._synchronise_buffers()

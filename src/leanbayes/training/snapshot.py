@@ -139,6 +139,8 @@ def _check(run: Run, stored: dict[str, Any]) -> None:
     if missing := sorted(now.keys() - stored.keys() - _NEW):
         raise ArtifactError(f"{path}: expected a complete checkpoint, but it lacks {missing[0]!r}")
     try:
+        if not isinstance(stored["settings"], dict):
+            raise TypeError("its settings are no dictionary")
         checkpoint.check_equal(path, stored["settings"], now["settings"])
         for part in ("model", "elbo"):
             checkpoint.check_tensors(path, part, stored[part], now[part])
