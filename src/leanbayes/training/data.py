@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
-import hashlib
 import math
 from collections.abc import Iterable, Iterator, Sized
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import (
@@ -28,8 +25,6 @@ from torch.utils.data import (
 from ..errors import ConfigError, DataError
 from ..sampling import mix
 from . import rng
-
-_MOST_BYTES = 2**26  # of a tensor that a fingerprint reads
 
 
 class Feed:
@@ -83,28 +78,6 @@ class Feed:
                     owners.append(value)
         return list(found.values())
 
-    def fingerprint(self) -> str | None:
-        """A digest of data at the start, in the middle and at the end; of all where they are a few tensors.
-
-        None where looking at the data could have effects: they are no data set, or workers are to open its files.
-        """
-        dataset = getattr(self.loader, "dataset", None)
-        dataset = dataset.dataset if isinstance(dataset, _Keyed) else dataset
-        if isinstance(dataset, IterableDataset) or getattr(self.loader, "num_workers", None) != 0:
-            return None
-        digest = hashlib.blake2b(digest_size=16)
-        if isinstance(dataset, (_Rows, TensorDataset)):
-            for tensor in dataset.tensors:
-                _digest(digest, tensor[:: 1 + tensor.numel() * tensor.element_size() // _MOST_BYTES])
-            return digest.hexdigest()
-        if self.num_data is None:
-            return None
-        with rng.seeded_host(0):
-            for index in sorted({0, self.num_data // 2, self.num_data - 1}):
-                with contextlib.suppress(Exception):  # whoever loads it in training will say why
-                    _digest(digest, dataset[index])  # type: ignore[index]
-        return digest.hexdigest()
-
 
 class Order:
     """Batches of indices of one process, each led by the seed of its random augmentation.
@@ -154,7 +127,7 @@ class Order:
         return torch.randperm(self.num_data, generator=generator).tolist()
 
 
-class _Keyed(Dataset):
+class Keyed(Dataset):
     """A data set whose random augmentation depends on the batch alone, not on workers or on what was drawn before."""
 
     def __init__(self, dataset: Any) -> None:
@@ -168,7 +141,7 @@ class _Keyed(Dataset):
             return [self.dataset[i] for i in indices]
 
 
-class _Rows(Dataset):
+class Rows(Dataset):
     """Batches of a TensorDataset, taken by one indexing each instead of one a datum."""
 
     def __init__(self, dataset: TensorDataset) -> None:
@@ -223,7 +196,7 @@ def feed(source: Any, *, batch_size: int, seed: int, rank: int = 0, world: int =
         )
     whole = type(loader.dataset) is TensorDataset and loader.collate_fn is default_collate
     own: DataLoader[Any] = DataLoader(
-        _Rows(loader.dataset) if whole else _Keyed(loader.dataset),  # type: ignore[arg-type]
+        Rows(loader.dataset) if whole else Keyed(loader.dataset),  # type: ignore[arg-type]
         batch_sampler=order,  # type: ignore[arg-type]
         num_workers=loader.num_workers,
         collate_fn=_as_it_is if whole else loader.collate_fn,
@@ -294,20 +267,3 @@ def _ownable(loader: DataLoader[Any]) -> bool:
     if type(sampler) is RandomSampler:
         return not sampler.replacement and sampler.num_samples == len(loader.dataset)  # type: ignore[arg-type]
     return type(sampler) in (SequentialSampler, DistributedSampler)
-
-
-def _digest(digest: Any, value: Any) -> None:
-    """Add numbers, text and tensors, whatever their nesting; other objects have no value that could be compared."""
-    if isinstance(value, Tensor):
-        value = value.detach().cpu()
-        value = value.float().numpy() if value.dtype == torch.bfloat16 else value.numpy()
-    if isinstance(value, np.ndarray) and value.dtype.kind in "biufc":
-        digest.update(f"{value.dtype} {value.shape};".encode())
-        digest.update(np.ascontiguousarray(value).data)
-    elif isinstance(value, (bool, int, float, str)):
-        digest.update(f"{value!r};".encode())
-    elif isinstance(value, dict):
-        _digest(digest, list(value.items()))
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            _digest(digest, item)

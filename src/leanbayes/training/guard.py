@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from .. import batches
 from ..errors import DataError, TrainingError
 from .elbo import ELBO
 
@@ -44,6 +45,43 @@ def finite(tensors: Iterable[Tensor]) -> bool:
     found = [t._values() if t.is_sparse else t for t in tensors]
     norm = torch.nn.utils.get_total_norm(found) if found else torch.zeros(())
     return bool(torch.isfinite(norm)) or all(bool(torch.isfinite(t).all()) for t in found)
+
+
+def check_gradients(trained: Mapping[str, Tensor], where: str, way_on: str) -> None:
+    """Refuse gradients that are not finite, before a step is taken with them."""
+    found = {name: p.grad for name, p in trained.items() if p.grad is not None}
+    if not finite(found.values()):
+        bad = next(name for name, gradient in found.items() if not finite([gradient]))
+        raise TrainingError(
+            f"{where}: the loss is finite, but the gradient of {bad!r} is not, so no step was taken; look for a square "
+            f"root or a division at 0 behind it, or try a lower lr{way_on}"
+        )
+
+
+def check_parameters(trained: Mapping[str, Tensor], where: str, way_on: str) -> None:
+    """Refuse parameters that are not finite."""
+    if not finite(trained.values()):
+        bad = next(name for name, p in trained.items() if not finite([p]))
+        raise TrainingError(
+            f"{where}: parameter {bad!r} is no longer finite, though its gradients were; try a lower lr{way_on}"
+        )
+
+
+def batch_at_fault(model: nn.Module, batch: Any, inputs: Any, targets: Any, error: Exception) -> str | None:
+    """What is wrong with a batch that a model could not take, if that is known."""
+    if (why := batches.dtype_at_fault(model, inputs, error)) is not None:
+        return why
+    if isinstance(batch, Mapping) and targets is None:
+        return (
+            f"expected a batch with 'labels', 'label' or 'targets' beside the model's arguments, received the keys "
+            f"{', '.join(map(str, batch))} ({error})"
+        )
+    if "more than 1 value per channel" in str(error) and batches.size(inputs) == 1:
+        return (
+            "a batch of one datum is all that BatchNorm would average over; take another batch_size, or a DataLoader "
+            "with drop_last=True"
+        )
+    return None
 
 
 class Undo:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -21,12 +20,12 @@ from .. import batches, files
 from ..errors import DataError, LeanBayesError, LeanBayesWarning, TrainingError
 from ..eval_mode import kept_modes
 from ..sampling import mix
-from . import arguments, data, diagnose, guard, rng, settings, snapshot
+from . import data, diagnose, guard, rng, settings, snapshot
 from .callbacks import State, notify
 from .elbo import ELBO, Terms
 from .history import History, Journal, plain
-from .progress import METRICS, Bar
-from .validate import validate
+from .progress import Bar
+from .validate import rehearse, validate
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -133,7 +132,7 @@ class Run:
             self.module, self.optimizer = fabric.setup(Step(job.model, job.elbo), job.optimizer)
             # Each process has noise of its own; DDP has made parameters and buffers the same everywhere.
             rng.seed_all(mix(job.seed, fabric.global_rank))
-            self._rehearse()
+            rehearse(self)
             self.undo = guard.Undo(job.model, job.elbo)
             first = fabric.is_global_zero
             for path in (job.checkpoint, job.log):
@@ -183,7 +182,7 @@ class Run:
     def _step(self, batch: Any) -> tuple[float, float, float]:
         job, state = self.job, self.state
         inputs, targets = batches.split(batch)
-        self._together(lambda: guard.check_inputs(inputs, f"step {state.step} (epoch {state.epoch}): "))
+        self.together(lambda: guard.check_inputs(inputs, f"{self._where()}: "))
         self.undo.mark()
         try:
             terms, numbers = self._gradients(batch, inputs, targets)
@@ -210,7 +209,7 @@ class Run:
         try:
             terms: Terms = self.module(inputs, targets)
         except (TypeError, ValueError, RuntimeError) as error:
-            if (why := _batch_at_fault(job.model, batch, inputs, targets, error)) is not None:
+            if (why := guard.batch_at_fault(job.model, batch, inputs, targets, error)) is not None:
                 raise DataError(why) from error
             raise
         fabric.backward(terms.loss)
@@ -229,26 +228,16 @@ class Run:
         if job.clip is not None:
             norm = fabric.clip_gradients(self.module, self.optimizer, max_norm=job.clip, error_if_nonfinite=False)
         if scaler is None and (norm is None or not bool(torch.isfinite(norm))):  # a scaler skips such steps by itself
-            self._check_gradients()
+            guard.check_gradients(self.trained, self._where(), self._way_on())
         return terms, (loss, nll, kl)
-
-    def _check_gradients(self) -> None:
-        if not guard.finite(p.grad for p in self.trained.values() if p.grad is not None):
-            bad = [n for n, p in self.trained.items() if p.grad is not None and not guard.finite([p.grad])]
-            raise TrainingError(
-                f"step {self.state.step} (epoch {self.state.epoch}): the loss is finite, but the gradient of "
-                f"{bad[0]!r} is not, so no step was taken; look for a square root or a division at 0 behind it, or try "
-                f"a lower lr{self._way_on()}"
-            )
 
     def _check_parameters(self) -> None:
         """Refuse to go on, and above all to save, once a step has overflowed."""
-        if self.sound and not guard.finite(self.trained.values()):
-            bad = [name for name, p in self.trained.items() if not guard.finite([p])]
-            raise TrainingError(
-                f"step {self.state.step} (epoch {self.state.epoch}): parameter {bad[0]!r} is no longer finite, though "
-                f"its gradients were; try a lower lr" + self._way_on()
-            )
+        if self.sound:
+            guard.check_parameters(self.trained, self._where(), self._way_on())
+
+    def _where(self) -> str:
+        return f"step {self.state.step} (epoch {self.state.epoch})"
 
     def _way_on(self) -> str:
         path = self.job.checkpoint
@@ -259,7 +248,7 @@ class Run:
             "resume=True and, say, a lower lr to go on from it"
         )
 
-    def _together(self, check: Callable[[], None]) -> None:
+    def together(self, check: Callable[[], None]) -> None:
         """Run a check on every process; where one of them fails, all do."""
         mine = None
         try:
@@ -275,30 +264,8 @@ class Run:
         if bad:
             raise TrainingError("stopped, since data are refused on another process; see its message")
 
-    def _rehearse(self) -> None:
-        """Look at the first batch of `val`, and at what early stopping is to watch, before the first step."""
-        names = ["loss", "nll", "kl", "kl_weight", "lr", "seconds"]
-
-        def check(val: data.Feed) -> None:
-            seen = list(itertools.islice(val.epoch(0), 1))
-            for batch in seen:
-                guard.check_inputs(batches.split(batch)[0], "val: ")
-            if not seen and self.fabric.world_size > 1:  # fewer batches than processes
-                names.extend(METRICS)
-            else:
-                names.extend(self._validate(seen, samples=1))
-
-        if (val := self.val) is not None:
-            generators = val.generators()
-            states = [rng.state_of(generator) for generator in generators]
-            with rng.preserved(self.fabric.device):
-                self._together(lambda: check(val))
-            for generator, state in zip(generators, states, strict=True):
-                rng.set_state(generator, state)
-        arguments.check_monitors(self.job.callbacks, names)
-
     def _diagnosis(self, inputs: Any, targets: Any, terms: Terms) -> str:
-        where = f"step {self.state.step} (epoch {self.state.epoch})"
+        where = self._where()
         if bool(torch.isfinite(torch.stack([terms.loss, terms.nll, terms.kl])).all()):
             return f"{where}: loss is not finite on another process; see its message"
         with self.fabric.autocast():
@@ -317,12 +284,13 @@ class Run:
             "lr": float(self.job.optimizer.param_groups[0]["lr"]),
         }
         if self.val is not None:
-            row |= self._validate(self.val.epoch(0), self.job.val_samples, self._sum_over_processes)
+            row |= self.validate(self.val.epoch(0), self.job.val_samples, self._sum_over_processes)
         return row | {"seconds": round(time.perf_counter() - started, 3)}
 
-    def _validate(
+    def validate(
         self, data: Iterable[Any], samples: int, reduce: Callable[[Tensor], Tensor] = lambda sums: sums
     ) -> dict[str, float]:
+        """The numbers of validation data, from so many draws of the weights."""
         return validate(
             self.job.model,
             self.job.elbo.likelihood,
@@ -359,20 +327,3 @@ class Run:
         if self.fabric.world_size > 1:
             for buffer in self.job.model.buffers():
                 torch.distributed.broadcast(buffer, 0)
-
-
-def _batch_at_fault(model: nn.Module, batch: Any, inputs: Any, targets: Any, error: Exception) -> str | None:
-    """What is wrong with a batch that a model could not take, if that is known."""
-    if (why := batches.dtype_at_fault(model, inputs, error)) is not None:
-        return why
-    if isinstance(batch, Mapping) and targets is None:
-        return (
-            f"expected a batch with 'labels', 'label' or 'targets' beside the model's arguments, received the keys "
-            f"{', '.join(map(str, batch))} ({error})"
-        )
-    if "more than 1 value per channel" in str(error) and batches.size(inputs) == 1:
-        return (
-            "a batch of one datum is all that BatchNorm would average over; take another batch_size, or a DataLoader "
-            "with drop_last=True"
-        )
-    return None

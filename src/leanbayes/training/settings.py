@@ -11,6 +11,7 @@ from torch import Tensor
 from .. import config
 from ..convert import record
 from ..errors import ConfigError, LeanBayesWarning
+from .fingerprint import fingerprint
 from .schedules import Schedule, evaluate
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def free(run: Run) -> dict[str, Any]:
     """What may differ, and is then said: the data behind the same number of them, options of the optimiser, clip."""
     groups = [{k: _number(v) for k, v in g.items() if k != "params"} for g in run.job.optimizer.param_groups]
     return {
-        "data": run.feed.fingerprint(),
+        "data": fingerprint(run.feed),
         "clip": run.job.clip,
         "groups": [{k: v for k, v in group.items() if _scalar(v)} for group in groups],
     }
