@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import contextlib
-import glob
+import hashlib
 import os
+import re
 import secrets
+import shutil
 from pathlib import Path
 
 from .errors import ArtifactError
 
+_LONGEST = 200  # bytes of a name that temporary files repeat; most file systems allow 255
 
-def write_bytes(path: str | os.PathLike[str], data: bytes) -> Path:
+
+def write_bytes(path: str | os.PathLike[str], data: bytes, *, keep_previous: bool = False) -> Path:
     """Write a file atomically: a temporary one in the same directory, fsync, rename over the target.
 
     Whoever reads the path, at any moment and after a crash at any moment, sees the old content or the new one, never
-    a mixture. A symbolic link is followed; the permissions of a file that is replaced are kept.
+    a mixture. A symbolic link is followed; the permissions of a file that is replaced are kept. Whatever is no ordinary
+    file (a directory, a device, a pipe) is refused.
+
+    keep_previous: the file that is replaced stays beside the new one, under `previous(path)`.
 
     >>> import tempfile, pathlib
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -23,22 +30,32 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> Path:
     ...     target.read_bytes(), [p.name for p in pathlib.Path(folder).iterdir()]
     (b'abc', ['a.bin'])
     """
+    if "\0" in os.fspath(path):
+        raise ArtifactError(f"expected the path of a file, received {path!r}; a name has no null characters")
     target = Path(os.path.realpath(path))
-    if not target.parent.is_dir():
+    if not os.path.isdir(target.parent):
         raise ArtifactError(
             f"expected an existing directory for {target.name!r}, received {str(target.parent)!r}; "
             f"make it first: pathlib.Path({str(target.parent)!r}).mkdir(parents=True)"
         )
-    if target.is_dir():
-        raise ArtifactError(f"expected the path of a file, received the directory {str(target)!r}; add a file name")
-    temporary = target.parent / f"{_stem(target)}.{secrets.token_hex(4)}.tmp"
+    if not writable_kind(target):
+        raise ArtifactError(
+            f"expected the path of a file, received {_kind(target)} {str(target)!r}; add or choose a file name"
+        )
+    temporary, spare = (target.parent / f"{_stem(target)}.{secrets.token_hex(4)}.tmp" for _ in range(2))
     try:
         with open(temporary, "xb") as file:  # not mkstemp: its 0o600 surprises whoever shares a folder
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        if target.exists():
+        if os.path.exists(target):
             os.chmod(temporary, target.stat().st_mode & 0o777)
+            if keep_previous:
+                try:
+                    os.link(target, spare)
+                except OSError:  # a file system without links
+                    shutil.copy2(target, spare)
+                os.replace(spare, previous(target))
         os.replace(temporary, target)
     except OSError as error:
         raise ArtifactError(
@@ -46,7 +63,9 @@ def write_bytes(path: str | os.PathLike[str], data: bytes) -> Path:
             f"choose a directory with room that you may write to"
         ) from error
     finally:
-        temporary.unlink(missing_ok=True)
+        for left in (temporary, spare):
+            with contextlib.suppress(OSError):
+                left.unlink()
     _sync_directory(target.parent)
     return Path(path)
 
@@ -61,6 +80,25 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
     return write_bytes(path, text.encode("utf-8"))
 
 
+def previous(path: str | os.PathLike[str]) -> Path:
+    """Where `write_bytes` keeps the file that it replaced.
+
+    >>> previous("run.ckpt").name
+    'run.ckpt.previous'
+    """
+    target = Path(path)
+    return target.with_name(f"{target.name}.previous")
+
+
+def writable_kind(path: str | os.PathLike[str]) -> bool:
+    """Whether there is an ordinary file at the path, or nothing yet.
+
+    >>> writable_kind(os.devnull), writable_kind("."), writable_kind("no such file")
+    (False, False, True)
+    """
+    return os.path.isfile(path) or not os.path.lexists(os.path.realpath(path))
+
+
 def remove_leftovers(path: str | os.PathLike[str]) -> None:
     """Remove the temporary files that killed writers left beside a file; for whoever is its only writer.
 
@@ -72,13 +110,25 @@ def remove_leftovers(path: str | os.PathLike[str]) -> None:
     []
     """
     target = Path(os.path.realpath(path))
-    for leftover in target.parent.glob(f"{glob.escape(_stem(target))}.*.tmp"):
-        with contextlib.suppress(OSError):
-            leftover.unlink()
+    # exactly the names above: ".run.big.0a1b2c3d.tmp" belongs to another file, whose writer may be at work
+    leftover = re.compile(rf"{re.escape(_stem(target))}\.[0-9a-f]{{8}}\.tmp")
+    with contextlib.suppress(OSError):
+        for name in os.listdir(target.parent):
+            if leftover.fullmatch(name):
+                with contextlib.suppress(OSError):
+                    os.unlink(target.parent / name)
 
 
 def _stem(target: Path) -> str:
-    return f".{target.name[:100]}"
+    """How the names of a file's temporary files begin; no two files of a directory have the same."""
+    encoded = os.fsencode(target.name)
+    if len(encoded) <= _LONGEST:
+        return f".{target.name}"
+    return f".{hashlib.blake2b(encoded, digest_size=16).hexdigest()}"
+
+
+def _kind(path: Path) -> str:
+    return "the directory" if os.path.isdir(path) else "the device, pipe or socket"
 
 
 def _sync_directory(directory: Path) -> None:

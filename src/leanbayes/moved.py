@@ -17,7 +17,6 @@ ROOMS = {"cost": "costs", "evaluate": "evaluation", "predict": "prediction", "tr
 MODULES = {
     "compress.slicing": "convert.slicing",
     "compress.zero_means": "methods.variance.zero_means",
-    "container": "artifacts.container",
     "evaluate.asking": "evaluation.stages",
     "evaluate.feed": "feed",
     "evaluate.findings": "evaluation.summary",

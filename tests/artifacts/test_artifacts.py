@@ -15,8 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import leanbayes as lb
-from leanbayes import artifacts
-from leanbayes.artifacts import container
+from leanbayes import artifacts, container
 from leanbayes.convert import record
 from leanbayes.errors import ArtifactError
 from leanbayes.registry import methods

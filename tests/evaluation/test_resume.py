@@ -241,6 +241,6 @@ def test_killed_and_resumed(tmp_path):
 
 def remembered(path):
     """How many stages a file remembers; it is whole at every moment."""
-    from leanbayes.artifacts import container
+    from leanbayes import container
 
     return len(json.loads(container.read(path)[1]["evaluation"]["stages"])) if path.exists() else 0

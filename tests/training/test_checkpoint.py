@@ -1,3 +1,5 @@
+import hashlib
+import io
 import os
 import pickle
 
@@ -7,6 +9,7 @@ from torch import nn
 from torch.optim.lr_scheduler import CosineAnnealingLR, LambdaLR, MultiStepLR, ReduceLROnPlateau
 from torch.utils.data import DataLoader, SubsetRandomSampler, TensorDataset
 
+from leanbayes import container
 from leanbayes.errors import ArtifactError, ConfigError, LeanBayesWarning, TrainingError
 from leanbayes.training import checkpoint
 from leanbayes.training.callbacks import Callback, EarlyStopping
@@ -100,7 +103,7 @@ def test_an_old_checkpoint_is_neither_overwritten_nor_taken_for_this_run(tmp_pat
         ({"seed": 1}, ArtifactError, "seed=0, this run has seed=1"),
         ({"batch_size": 5}, ArtifactError, "batch_size=4"),
         ({"optimizer": torch.optim.SGD}, ArtifactError, "optimizer='Adam'"),
-        ({"model": make(5)}, ArtifactError, r"expected shape \(5, 3\), received \(4, 3\)"),
+        ({"model": make(5)}, ArtifactError, r"expected shape \(5, 3\), received shape \(4, 3\)"),
         ({"model": nn.Sequential(nn.Linear(3, 2))}, ArtifactError, "was the model changed"),
         ({"callbacks": [StopAt()]}, ArtifactError, "callbacks"),
         ({"scheduler": lambda o: CosineAnnealingLR(o, 5)}, ArtifactError, "scheduler"),
@@ -125,8 +128,17 @@ class Evil:
         return run_me, ()
 
 
+def old(content):
+    """The bytes that version 0.1 wrote."""
+    buffer = io.BytesIO()
+    torch.save(content, buffer)
+    digest = hashlib.blake2b(buffer.getvalue(), digest_size=32).digest()
+    return b"leanbayes checkpoint 1\n" + digest + buffer.getvalue()
+
+
 def damaged():
     good = checkpoint.dumps({"step": 1, "weight": torch.arange(1000.0)})
+    older = old({"step": 1, "weight": torch.arange(1000.0)})
     middle = len(good) // 2
     return {
         "empty": b"",
@@ -135,11 +147,16 @@ def damaged():
         "cut header": good[:10],
         "flipped": good[:middle] + bytes([good[middle] ^ 1]) + good[middle + 1 :],
         "grown": good + b"\0",
-        "future": good.replace(b"checkpoint 1", b"checkpoint 9", 1),
+        "future": good.replace(b'\\"version\\": 1', b'\\"version\\": 9', 1),
         "pickle": pickle.dumps({"step": 1}),
-        "code": checkpoint.dumps({"step": Evil()}),
+        "model": container.pack({}, {"conversions": {}}),
         "list": checkpoint.dumps([1, 2]),
         "incomplete": checkpoint.dumps({"settings": {}}),
+        "no such tensor": container.pack({}, {"checkpoint": {"dict": [["model", {"tensor": "w"}]]}}),
+        "no such kind": container.pack({}, {"checkpoint": {"function": ["os.system"]}}),
+        "old truncated": older[:-100],
+        "old flipped": older[:500] + bytes([older[500] ^ 1]) + older[501:],
+        "old code": old({"step": Evil()}),
     }
 
 

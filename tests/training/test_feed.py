@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import torch
 from torch.utils.data import (
+    BatchSampler,
     DataLoader,
     Dataset,
     DistributedSampler,
@@ -143,3 +144,10 @@ def test_generators_come_back_exactly():
     first = draw()
     rng.restore(state)
     assert draw() == first
+
+
+def test_a_batch_sampler_that_was_given_is_used():
+    sampler = BatchSampler(SubsetRandomSampler([1, 3]), 2, drop_last=False)
+    found = feed(DataLoader(TensorDataset(torch.arange(6)), batch_sampler=sampler), batch_size=4, seed=0)
+    assert not found.owned
+    assert [sorted(x.tolist()) for (x,) in found.epoch(0)] == [[1, 3]]

@@ -121,14 +121,14 @@ def test_killed_at_ten_random_moments(processes, tmp_path):
         assert torch.equal(expected[name], received[name]), name
     assert without_time(calm) == without_time(rough)
     assert len(without_time(calm)) == EPOCHS
-    assert sorted(p.name for p in rough.iterdir()) == ["final.pt", "run.ckpt", "run.jsonl"]
+    assert sorted(p.name for p in rough.iterdir()) == ["final.pt", "run.ckpt", "run.ckpt.previous", "run.jsonl"]
 
 
 def test_what_a_killed_writer_left_is_removed_and_nothing_else(tmp_path):
     stray = [".run.ckpt.00000000.tmp", ".run.jsonl.ffffffff.tmp"]
-    others = [".other.jsonl.ffffffff.tmp", "run.jsonl.tmp"]
+    others = [".other.jsonl.ffffffff.tmp", "run.jsonl.tmp", ".run.ckpt.big.00000000.tmp", ".run.ckpt.x.tmp"]
     for name in stray + others:
         (tmp_path / name).write_bytes(b"half")
     files = {"checkpoint": tmp_path / "run.ckpt", "log": tmp_path / "run.jsonl"}
     fit(model(), DataLoader(Augmented(), batch_size=BATCH), epochs=1, progress=False, **files)
-    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([*others, "run.ckpt", "run.jsonl"])
+    assert sorted(p.name for p in tmp_path.iterdir()) == sorted([*others, "run.ckpt", "run.ckpt.previous", "run.jsonl"])

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import _version, config, likelihoods
+from .. import _version, config, container, likelihoods
 from ..convert import record
 from ..convert.apply import bayesianize_
 from ..convert.slicing import resize_, sizes
@@ -26,7 +26,6 @@ from ..files import write_bytes
 from ..layers.contract import BayesianLayer
 from ..method import Method
 from ..posteriors.base import Posterior
-from . import container
 
 
 def save(

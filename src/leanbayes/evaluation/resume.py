@@ -17,9 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import feed, files
+from .. import container, feed, files
 from .._version import __version__
-from ..artifacts import container
 from ..errors import ArtifactError
 
 

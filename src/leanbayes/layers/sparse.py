@@ -68,9 +68,7 @@ def forward(layer: BayesLayer, x: Tensor, estimator: str) -> Tensor | None:
         weight = q.active_sample()
     else:
         weight, sigma = q.active_mean(), q.active_std()
-        seed = int(
-            torch.randint(2**62, (), device="cpu")
-        )  # from torch's generator: a seed repeats a run
+        seed = int(torch.randint(2**62, (), device="cpu"))  # from torch's generator: a seed repeats a run
     out = operation.apply(rows, weight, sigma, bias, ready, seed, shape)
     return out if len(shape) == x.dim() else out.view(*x.shape[:-1], shape[1])
 

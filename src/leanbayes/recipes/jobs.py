@@ -22,6 +22,7 @@ from .. import files
 from .._version import __version__
 from ..artifacts import load, save
 from ..errors import DataError
+from ..training.checkpoint import remove
 from .results import Measured, Metrics
 
 try:
@@ -133,7 +134,7 @@ class Jobs:
             checkpoint = path.with_suffix(".checkpoint")
             network = train() if anew else train(checkpoint=checkpoint, resume=True)
             save(network, path, metadata={"key": json.loads(text)})
-            checkpoint.unlink(missing_ok=True)
+            remove(checkpoint)
         return network
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from ..errors import ConfigError, TrainingError
-from .callbacks import EarlyStopping
+from ..files import writable_kind
+from .callbacks import Callback, EarlyStopping
 from .elbo import ELBO
 
 
@@ -98,6 +100,24 @@ def as_file(name: str, path: Any) -> Path | None:
     if not isinstance(path, (str, os.PathLike)):
         raise ConfigError(f"{name}: expected a path, received {path!r}")
     file = Path(path)
-    if file.is_dir() or not file.absolute().parent.is_dir():
-        raise ConfigError(f"{name}: expected a file in an existing directory, received {str(path)!r}")
+    if "\0" in str(file):
+        raise ConfigError(f"{name}: expected the path of a file, received {str(path)!r}")
+    if not writable_kind(file) or not os.path.isdir(os.path.abspath(file.parent)):
+        raise ConfigError(
+            f"{name}: expected a file in an existing directory, received {str(path)!r}, which is "
+            + ("in none" if writable_kind(file) else "a directory or a device; add or choose a file name")
+        )
     return file
+
+
+def check_monitors(found: list[Any], known: Iterable[str]) -> None:
+    """Refuse an early stopping whose number no row will have.
+
+    A callback with an ``epoch_end`` of its own may add numbers to the row: then the first row decides.
+    """
+    others = [c for c in found if not isinstance(c, EarlyStopping)]
+    if any(getattr(type(c), "epoch_end", Callback.epoch_end) is not Callback.epoch_end for c in others):
+        return
+    for stopping in found:
+        if isinstance(stopping, EarlyStopping):
+            stopping.check(known)

@@ -152,14 +152,18 @@ class EarlyStopping(Callback):
         self.best, self.best_epoch, self.waited = math.inf, -1, 0
         self.weights: dict[str, Tensor] | None = None
 
+    def check(self, known: Iterable[str]) -> None:
+        """Refuse a monitor that is not among the names of a row."""
+        names = list(known)
+        if self.monitor not in names:
+            raise ConfigError(f"EarlyStopping.monitor: expected one of {', '.join(names)}, received {self.monitor!r}")
+
     def fit_start(self, state: State) -> None:
         self.best, self.best_epoch, self.waited, self.weights = math.inf, -1, 0, None  # used in an earlier fit, perhaps
 
     def epoch_end(self, state: State) -> None:
         row = state.row or {}
-        if self.monitor not in row:
-            known = ", ".join(k for k, v in row.items() if isinstance(v, float))
-            raise ConfigError(f"EarlyStopping.monitor: expected one of {known}, received {self.monitor!r}")
+        self.check(k for k, v in row.items() if k == self.monitor or isinstance(v, float))
         value = row[self.monitor]
         value = math.inf if value is None or math.isnan(value) else self.sign * value
         if value < self.best - self.min_delta:

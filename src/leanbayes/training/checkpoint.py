@@ -1,7 +1,8 @@
-"""Checkpoint files: whole or absent, verified before use, and never a pickle of anything but tensors and plain values.
+"""Checkpoint files: whole or absent, verified before use, no pickle.
 
-A file is a line that names the format, the BLAKE2 digest of what follows, and a ``torch.save`` of a dictionary (whose
-own zip checksums torch does not verify). Reading goes through ``weights_only=True``.
+A file is the container of `leanbayes.save`: tensors in safetensors, the rest as JSON in its header, and a digest of the
+whole. Version 0.1 wrote a line, a digest and a ``torch.save``; such a file is still read, with ``weights_only=True``,
+and written anew by the run that continues it.
 """
 
 from __future__ import annotations
@@ -15,16 +16,31 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .. import _version, container
 from ..errors import ArtifactError, TrainingError
-from ..files import write_bytes
+from ..files import previous, write_bytes
+from . import plain
 
-MAGIC = b"leanbayes checkpoint 1\n"
+_OLD = b"leanbayes checkpoint 1\n"
 _DIGEST = 32
 
 
-def write(path: str | os.PathLike[str], content: dict[str, Any]) -> None:
-    """Replace the checkpoint at `path`; a crash at any moment leaves the old one or the new one."""
-    write_bytes(path, dumps(content))
+class ResumeError(TrainingError, ArtifactError):
+    """A checkpoint is of another run than the one that would continue it; nothing has been changed."""
+
+
+def write(path: str | os.PathLike[str], content: dict[str, Any], *, keep_previous: bool = False) -> None:
+    """Replace the checkpoint at `path`; a crash at any moment leaves the old one or the new one.
+
+    keep_previous: the one that is replaced stays beside it; see `leanbayes.files.previous`.
+    """
+    write_bytes(path, dumps(content), keep_previous=keep_previous)
+
+
+def dumps(content: dict[str, Any]) -> bytes:
+    """The bytes of a checkpoint."""
+    tensors, document = plain.encode(content)
+    return container.pack(tensors, {"leanbayes": _version.__version__, "checkpoint": document})
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -37,48 +53,36 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
     {'step': 3, 'weight': tensor([1., 1.])}
     """
     try:
-        data = Path(path).read_bytes()
-    except OSError as error:
-        raise ArtifactError(f"{path}: expected a readable checkpoint ({error.strerror})") from error
-    return loads(data, str(path))
-
-
-def dumps(content: dict[str, Any]) -> bytes:
-    """The bytes of a checkpoint."""
-    buffer = io.BytesIO()
-    torch.save(content, buffer)
-    payload = buffer.getbuffer()
-    return b"".join((MAGIC, hashlib.blake2b(payload, digest_size=_DIGEST).digest(), payload))
-
-
-def loads(data: bytes, name: str = "checkpoint") -> dict[str, Any]:
-    """The content of the bytes of a checkpoint."""
-    if not data.startswith(MAGIC):
-        version = data[: len(MAGIC)].startswith(MAGIC[: MAGIC.rindex(b" ")])
-        what = "one of another version of leanbayes" if version else "something else, or a damaged file"
-        raise ArtifactError(
-            f"{name}: expected a checkpoint written by leanbayes.fit, received {what}; delete it or move it"
-        )
-    start = len(MAGIC) + _DIGEST
-    payload = memoryview(data)[start:]
-    if hashlib.blake2b(payload, digest_size=_DIGEST).digest() != data[len(MAGIC) : start]:
-        raise ArtifactError(f"{name}: expected a whole checkpoint, received a damaged or truncated one; delete it")
-    try:
-        content = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises many kinds; whichever it is, the file is not one of ours
-        raise ArtifactError(
-            f"{name}: expected tensors and plain values only, and could not read it: {error}"
-        ) from error
+        content = _read_old(path) if is_old(path) else _read(path)
+    except ArtifactError as error:
+        kept = previous(path)
+        hint = f"; {str(kept)!r} holds the one before it: rename it to go on from there" if kept.is_file() else ""
+        raise ArtifactError(f"{error}{hint}") from error
     if not isinstance(content, dict):
-        raise ArtifactError(f"{name}: expected a dictionary, received {type(content).__name__}")
+        raise ArtifactError(f"{path}: expected a dictionary, received {type(content).__name__}")
     return content
 
 
+def is_old(path: str | os.PathLike[str]) -> bool:
+    """Whether version 0.1 has written the file."""
+    try:
+        with open(path, "rb") as file:
+            return file.read(len(_OLD)) == _OLD
+    except OSError as error:
+        raise ArtifactError(f"{path}: expected a readable checkpoint ({error.strerror})") from error
+
+
+def remove(path: str | os.PathLike[str]) -> None:
+    """Remove a checkpoint and the one before it, if they are there."""
+    for file in (Path(path), previous(path)):
+        file.unlink(missing_ok=True)
+
+
 def check_plain(content: dict[str, Any]) -> None:
-    """Refuse, at the start and not after hours, whatever could be written but not read back."""
+    """Refuse, at the start and not after hours, whatever cannot be written."""
     for part, value in content.items():
         try:
-            loads(dumps({part: value}))
+            dumps({part: value})
         except Exception as error:
             raise TrainingError(
                 f"checkpoint: expected the state of the {part} to be tensors and plain values, received something else "
@@ -86,28 +90,76 @@ def check_plain(content: dict[str, Any]) -> None:
             ) from error
 
 
-def check_tensors(path: Any, part: str, stored: dict[str, Any], present: dict[str, Any]) -> None:
+def check_tensors(path: Any, part: str, stored: Any, present: dict[str, Any]) -> None:
     """Refuse a stored state_dict that does not fit the one it would replace."""
-    missing, unknown = sorted(present.keys() - stored.keys()), sorted(stored.keys() - present.keys())
+    if not isinstance(stored, dict):
+        raise ArtifactError(f"{path}: {part}: expected a state_dict, received {type(stored).__name__}")
+    missing, unknown = sorted(present.keys() - stored.keys()), sorted(stored.keys() - present.keys(), key=str)
     if missing or unknown:
         what = f"lacks {missing[0]!r}" if missing else f"has {unknown[0]!r} besides"
-        raise ArtifactError(
-            f"{path}: expected the {part} of this run, but the checkpoint {what}; was the model changed?"
-        )
+        raise ResumeError(f"{path}: expected the {part} of this run, but the checkpoint {what}; was the model changed?")
     for name, value in present.items():
-        found = tuple(stored[name].shape) if isinstance(stored[name], Tensor) else None
-        if isinstance(value, Tensor) and found != tuple(value.shape):
-            raise ArtifactError(
-                f"{path}: {part} {name!r}: expected shape {tuple(value.shape)}, "
-                f"received {found or ()}; was the model changed?"
-            )
+        for old, new in zip(_looks(stored[name]), _looks(value), strict=True):
+            if old != new:
+                raise ResumeError(f"{path}: {part} {name!r}: expected {new}, received {old}; was the model changed?")
 
 
 def check_equal(path: Any, stored: dict[str, Any], present: dict[str, Any]) -> None:
-    """Refuse to continue a run whose settings differ, since it would be neither this run nor that one."""
+    """Refuse to continue a run whose settings differ, since it would be neither this run nor that one.
+
+    What an older version has not written is not compared.
+    """
     for name, value in present.items():
-        if stored.get(name) != value:
-            raise ArtifactError(
-                f"{path}: written with {name}={stored.get(name)!r}, this run has {name}={value!r}; "
+        if name in stored and (found := difference(name, stored[name], value)) is not None:
+            what, old, new = found
+            raise ResumeError(
+                f"{path}: written with {what}={old!r}, this run has {what}={new!r}; "
                 "use the same settings, or another checkpoint path"
             )
+
+
+def difference(name: str, old: Any, new: Any) -> tuple[str, Any, Any] | None:
+    """The first place where two nested values differ, and both values; None where they do not.
+
+    >>> difference("prior", {"kind": "Normal", "std": 1.0}, {"kind": "Normal", "std": 2.0})
+    ('prior.std', 1.0, 2.0)
+    """
+    if isinstance(old, dict) and isinstance(new, dict):
+        for key in [*new, *(k for k in old if k not in new)]:
+            if (found := difference(f"{name}.{key}", old.get(key), new.get(key))) is not None:
+                return found
+        return None
+    return None if old == new else (name, old, new)
+
+
+def _looks(value: Any) -> tuple[str, str]:
+    if isinstance(value, Tensor):
+        return f"shape {tuple(value.shape)}", str(value.dtype)
+    return type(value).__name__, ""
+
+
+def _read(path: str | os.PathLike[str]) -> Any:
+    tensors, document = container.read(path)
+    if "checkpoint" not in document:
+        raise ArtifactError(
+            f"{path}: expected a checkpoint written by leanbayes.fit, received another file of leanbayes; choose "
+            "another path"
+        )
+    try:
+        return plain.decode(tensors, document["checkpoint"])
+    except ArtifactError as error:
+        raise ArtifactError(f"{path}: {error}") from error
+
+
+def _read_old(path: str | os.PathLike[str]) -> Any:
+    data = Path(path).read_bytes()
+    start = len(_OLD) + _DIGEST
+    payload = memoryview(data)[start:]
+    if hashlib.blake2b(payload, digest_size=_DIGEST).digest() != data[len(_OLD) : start]:
+        raise ArtifactError(f"{path}: expected a whole checkpoint, received a damaged or truncated one; delete it")
+    try:
+        return torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+    except Exception as error:  # torch raises many kinds; whichever it is, the file is not one of ours
+        raise ArtifactError(
+            f"{path}: expected tensors and plain values only, and could not read it: {error}"
+        ) from error

@@ -15,6 +15,7 @@ from torch.utils.data import (
     DistributedSampler,
     IterableDataset,
     RandomSampler,
+    Sampler,
     SequentialSampler,
     SubsetRandomSampler,
     TensorDataset,
@@ -63,6 +64,19 @@ class Feed:
         if self.order is None:
             return {"num_data": self.num_data}
         return {"num_data": self.num_data, "batch_size": self.order.batch_size, "shuffle": self.order.shuffle}
+
+    def generators(self) -> list[Any]:
+        """The random generators of a loader whose order is its own: those of the loader, its samplers and theirs."""
+        if self.order is not None:
+            return []
+        owners, found = [self.loader], {}
+        for owner in owners:
+            for name, value in getattr(owner, "__dict__", {}).items():
+                if isinstance(value, rng.KINDS):
+                    found[id(value)] = value
+                elif (isinstance(value, Sampler) or "sampler" in name) and all(value is not o for o in owners):
+                    owners.append(value)
+        return list(found.values())
 
 
 class Order:
@@ -113,7 +127,7 @@ class Order:
         return torch.randperm(self.num_data, generator=generator).tolist()
 
 
-class _Keyed(Dataset):
+class Keyed(Dataset):
     """A data set whose random augmentation depends on the batch alone, not on workers or on what was drawn before."""
 
     def __init__(self, dataset: Any) -> None:
@@ -127,7 +141,7 @@ class _Keyed(Dataset):
             return [self.dataset[i] for i in indices]
 
 
-class _Rows(Dataset):
+class Rows(Dataset):
     """Batches of a TensorDataset, taken by one indexing each instead of one a datum."""
 
     def __init__(self, dataset: TensorDataset) -> None:
@@ -182,7 +196,7 @@ def feed(source: Any, *, batch_size: int, seed: int, rank: int = 0, world: int =
         )
     whole = type(loader.dataset) is TensorDataset and loader.collate_fn is default_collate
     own: DataLoader[Any] = DataLoader(
-        _Rows(loader.dataset) if whole else _Keyed(loader.dataset),  # type: ignore[arg-type]
+        Rows(loader.dataset) if whole else Keyed(loader.dataset),  # type: ignore[arg-type]
         batch_sampler=order,  # type: ignore[arg-type]
         num_workers=loader.num_workers,
         collate_fn=_as_it_is if whole else loader.collate_fn,
@@ -247,6 +261,8 @@ def _ownable(loader: DataLoader[Any]) -> bool:
     """Whether the loader's order says no more than 'shuffled' or 'in order', so that `Order` can take its place."""
     sampler = loader.sampler
     if isinstance(loader.dataset, IterableDataset) or type(loader.batch_sampler) is not BatchSampler:
+        return False
+    if loader.batch_size is None:  # the batch sampler was given, with a sampler of its own that is not the loader's
         return False
     if type(sampler) is RandomSampler:
         return not sampler.replacement and sampler.num_samples == len(loader.dataset)  # type: ignore[arg-type]

@@ -69,9 +69,15 @@ def fit(
     early_stopping: a patience in epochs on val_nll, or an `EarlyStopping`. callbacks: see
     `leanbayes.training.callbacks`. val_samples: draws of the weights in validation.
 
-    checkpoint: a file, replaced atomically after each epoch and every `checkpoint_every` steps. With resume=True a run
-    continues from it if it is there; killed at any moment, it ends bit-identical to one that was not (on the same
-    number of threads). log: a file of JSON lines, a row an epoch. tensorboard: a folder.
+    checkpoint: a file, replaced atomically after each epoch and every `checkpoint_every` steps; the one before it stays
+    as ``<name>.previous``, and ``<name>.lock`` keeps other runs out. With resume=True a run continues from it if it is
+    there; killed at any moment, it ends bit-identical to one that was not (on the same number of threads). Another
+    seed, batch_size, num_data, kl_weight, scheduler, method or prior is refused; other data, clip and options of the
+    optimizer such as lr apply from there on, with a warning (where a scheduler sets them, its values stay).
+    log: a file of JSON lines, a row an epoch. tensorboard: a folder.
+
+    Where a step cannot be done (inputs that are not finite, targets that do not fit, a loss or gradient that is not
+    finite) an error says why, and the model is as it was when that step began, buffers included.
 
     accelerator, devices, strategy, precision: as in Lightning Fabric; one device, or DDP, where batch_size is per
     process. Noise differs between processes, parameters do not. The model stays on its device, in the train or eval
@@ -133,7 +139,9 @@ def fit(
     if checkpoint is not None and not feed.owned:
         warnings.warn(
             "the order of this loader is its own, so checkpoints are written at the end of epochs only and a run "
-            "continues at the start of one; use a DataLoader with its default sampler to continue after any batch",
+            f"continues at the start of one; {len(feed.generators())} random generator(s) of it are saved, whatever "
+            "else it keeps from epoch to epoch starts anew; use a DataLoader with its default sampler to continue "
+            "after any batch",
             LeanBayesWarning,
             stacklevel=2,
         )

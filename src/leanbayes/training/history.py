@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from ..errors import MissingExtraError
+from ..errors import ArtifactError, LeanBayesWarning, MissingExtraError
 from ..files import write_text
 
 
@@ -58,25 +59,47 @@ class Journal:
     """Writes rows to a JSONL file and to TensorBoard as they come.
 
     The file holds the rows of one run. It is written anew from the rows known at the start, so that a run which
-    continues from a checkpoint neither repeats nor loses any.
+    continues from a checkpoint neither repeats nor loses any. Where it cannot be written a warning says so, once, and
+    training goes on; the next row tries to write all of them.
+
+    rows: those of the run, which its owner adds to before `append`.
     """
 
     def __init__(self, log: str | Path | None, tensorboard: str | Path | None, rows: list[dict[str, Any]]) -> None:
         self.writer = _writer(tensorboard, rows)
         self.path = None if log is None else Path(log)
-        if self.path is not None:
-            write_text(self.path, "".join(map(_line, rows)))
+        self.rows, self.whole, self.warned = rows, False, False
+        self._log(None)
 
     def append(self, row: dict[str, Any]) -> None:
         """Write one more row."""
-        if self.path is not None:
-            with open(self.path, "a", encoding="utf-8") as file:
-                file.write(_line(row))
+        self._log(row)
         if self.writer is not None:
             for name, value in row.items():
                 if isinstance(value, float):
                     self.writer.add_scalar(name, value, row["step"])
             self.writer.flush()
+
+    def _log(self, row: dict[str, Any] | None) -> None:
+        if self.path is None:
+            return
+        try:
+            if self.whole and row is not None:
+                self.whole = False  # unless this goes well, the last line may be half of one
+                with open(self.path, "a", encoding="utf-8") as file:
+                    file.write(_line(row))
+            else:
+                write_text(self.path, "".join(map(_line, self.rows)))
+            self.whole = True
+        except (OSError, ArtifactError) as error:
+            if not self.warned:
+                warnings.warn(
+                    f"log: the rows cannot be written to {str(self.path)!r} ({error}); training goes on, and they are "
+                    "in what fit returns",
+                    LeanBayesWarning,
+                    stacklevel=2,
+                )
+            self.warned = True
 
     def close(self) -> None:
         """Close what is open."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -16,17 +16,16 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
-from .. import batches
-from ..errors import DataError, LeanBayesWarning, TrainingError
+from .. import batches, files
+from ..errors import DataError, LeanBayesError, LeanBayesWarning, TrainingError
 from ..eval_mode import kept_modes
-from ..files import remove_leftovers
 from ..sampling import mix
-from . import data, diagnose, rng, snapshot
+from . import data, diagnose, guard, rng, settings, snapshot
 from .callbacks import State, notify
 from .elbo import ELBO, Terms
 from .history import History, Journal, plain
 from .progress import Bar
-from .validate import validate
+from .validate import rehearse, validate
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -110,9 +109,20 @@ class Run:
                 stacklevel=2,
             )
         self.state = State(job.model, job.optimizer, total_steps=job.epochs * len(self.feed) or None)
+        stepped = {id(p) for group in job.optimizer.param_groups for p in group["params"]}
+        named = (*job.model.named_parameters(), *job.elbo.named_parameters())
+        self.trained = {name: p for name, p in named if id(p) in stepped}
+        self.sound = guard.finite(self.trained.values())
+        self.fixed = self.free = {}
+        if job.checkpoint is not None:  # as they are before anything moves
+            self.fixed, self.free = settings.fixed(self), settings.free(self)
 
     def train(self) -> History:
         """Train from the start, or from the checkpoint; returns the history."""
+        with snapshot.exclusive(self):
+            return self._train()
+
+    def _train(self) -> History:
         job, fabric = self.job, self.fabric
         stored = snapshot.find(self)
         notify(job.callbacks, "fit_start", self.state)
@@ -122,10 +132,12 @@ class Run:
             self.module, self.optimizer = fabric.setup(Step(job.model, job.elbo), job.optimizer)
             # Each process has noise of its own; DDP has made parameters and buffers the same everywhere.
             rng.seed_all(mix(job.seed, fabric.global_rank))
+            rehearse(self)
+            self.undo = guard.Undo(job.model, job.elbo)
             first = fabric.is_global_zero
             for path in (job.checkpoint, job.log):
                 if first and path is not None:
-                    remove_leftovers(path)  # of runs that were killed while they wrote
+                    files.remove_leftovers(path)  # of runs that were killed while they wrote
             if stored is None:
                 snapshot.begin(self)
             else:
@@ -152,7 +164,9 @@ class Run:
             self.sums.seconds = time.perf_counter() - started
             bar.step(state.epoch, state.step, loss, nll, kl)
             if self.feed.owned and job.checkpoint_every and state.step % job.checkpoint_every == 0:
+                self._check_parameters()
                 snapshot.save(self)
+        self._check_parameters()
         if not self.sums.data:
             raise DataError(f"train_loader: expected at least one batch in epoch {state.epoch}, received none")
         self._synchronise_buffers()
@@ -166,8 +180,27 @@ class Run:
         snapshot.save(self)
 
     def _step(self, batch: Any) -> tuple[float, float, float]:
+        job, state = self.job, self.state
+        inputs, targets = batches.split(batch)
+        self.together(lambda: guard.check_inputs(inputs, f"{self._where()}: "))
+        self.undo.mark()
+        try:
+            terms, numbers = self._gradients(batch, inputs, targets)
+        except BaseException:
+            self.undo.restore()
+            raise
+        self.optimizer.step()
+        if job.scheduler is not None and job.scheduler_every == "step":
+            self._schedule(None)
+        state.step += 1
+        notify(job.callbacks, "after_step", state)
+        self.sums.add(batches.size(inputs), *numbers, terms.kl_weight)
+        return numbers
+
+    def _gradients(self, batch: Any, inputs: Any, targets: Any) -> tuple[Terms, tuple[float, float, float]]:
+        """The gradients of a batch, clipped and known to be finite; nothing that lasts has changed but for buffers."""
         fabric, job, state = self.fabric, self.job, self.state
-        inputs, targets = (batches.to(part, fabric.device) for part in batches.split(batch))
+        inputs, targets = (batches.to(part, fabric.device) for part in (inputs, targets))
         state.terms = None
         state.closure = lambda: job.elbo(job.model, self._forward(inputs), targets).loss
         notify(job.callbacks, "before_step", state)
@@ -175,8 +208,8 @@ class Run:
         self.optimizer.zero_grad()
         try:
             terms: Terms = self.module(inputs, targets)
-        except (TypeError, ValueError) as error:
-            if (why := _batch_at_fault(batch, inputs, targets, error)) is not None:
+        except (TypeError, ValueError, RuntimeError) as error:
+            if (why := guard.batch_at_fault(job.model, batch, inputs, targets, error)) is not None:
                 raise DataError(why) from error
             raise
         fabric.backward(terms.loss)
@@ -186,23 +219,53 @@ class Run:
         loss, nll, kl = losses.tolist()
         if not (math.isfinite(loss) and math.isfinite(nll) and math.isfinite(kl)):
             rng.restore_torch(before, fabric.device)
-            raise TrainingError(self._diagnosis(inputs, targets, terms))
+            raise TrainingError(self._diagnosis(inputs, targets, terms) + self._way_on())
         state.terms = Terms(terms.loss.detach(), terms.nll.detach(), terms.kl.detach(), terms.kl_weight)
         scaler = getattr(fabric.strategy.precision, "scaler", None)
         state.scale = 1.0 if scaler is None else float(scaler.get_scale())
         notify(job.callbacks, "after_backward", state)
+        norm: Any = None
         if job.clip is not None:
-            fabric.clip_gradients(self.module, self.optimizer, max_norm=job.clip, error_if_nonfinite=False)
-        self.optimizer.step()
-        if job.scheduler is not None and job.scheduler_every == "step":
-            self._schedule(None)
-        state.step += 1
-        notify(job.callbacks, "after_step", state)
-        self.sums.add(batches.size(inputs), loss, nll, kl, terms.kl_weight)
-        return loss, nll, kl
+            norm = fabric.clip_gradients(self.module, self.optimizer, max_norm=job.clip, error_if_nonfinite=False)
+        if scaler is None and (norm is None or not bool(torch.isfinite(norm))):  # a scaler skips such steps by itself
+            guard.check_gradients(self.trained, self._where(), self._way_on())
+        return terms, (loss, nll, kl)
+
+    def _check_parameters(self) -> None:
+        """Refuse to go on, and above all to save, once a step has overflowed."""
+        if self.sound:
+            guard.check_parameters(self.trained, self._where(), self._way_on())
+
+    def _where(self) -> str:
+        return f"step {self.state.step} (epoch {self.state.epoch})"
+
+    def _way_on(self) -> str:
+        path = self.job.checkpoint
+        if path is None:
+            return "; with checkpoint='run.ckpt' a run can be continued from before such a step"
+        return (
+            f"; {str(path)!r} is from before this step, {files.previous(path).name!r} is the one before it: pass "
+            "resume=True and, say, a lower lr to go on from it"
+        )
+
+    def together(self, check: Callable[[], None]) -> None:
+        """Run a check on every process; where one of them fails, all do."""
+        mine = None
+        try:
+            check()
+        except LeanBayesError as error:
+            mine = error
+        bad = mine is not None
+        if self.fabric.world_size > 1:
+            flag: Any = self.fabric.all_reduce(torch.tensor(float(bad), device=self.fabric.device), reduce_op="sum")
+            bad = bool(flag)
+        if mine is not None:
+            raise mine
+        if bad:
+            raise TrainingError("stopped, since data are refused on another process; see its message")
 
     def _diagnosis(self, inputs: Any, targets: Any, terms: Terms) -> str:
-        where = f"step {self.state.step} (epoch {self.state.epoch})"
+        where = self._where()
         if bool(torch.isfinite(torch.stack([terms.loss, terms.nll, terms.kl])).all()):
             return f"{where}: loss is not finite on another process; see its message"
         with self.fabric.autocast():
@@ -221,17 +284,23 @@ class Run:
             "lr": float(self.job.optimizer.param_groups[0]["lr"]),
         }
         if self.val is not None:
-            row |= validate(
-                self.job.model,
-                self.job.elbo.likelihood,
-                self.val.epoch(0),
-                forward=self._forward,
-                device=self.fabric.device,
-                seed=self.job.seed,
-                samples=self.job.val_samples,
-                reduce=self._sum_over_processes,
-            )
+            row |= self.validate(self.val.epoch(0), self.job.val_samples, self._sum_over_processes)
         return row | {"seconds": round(time.perf_counter() - started, 3)}
+
+    def validate(
+        self, data: Iterable[Any], samples: int, reduce: Callable[[Tensor], Tensor] = lambda sums: sums
+    ) -> dict[str, float]:
+        """The numbers of validation data, from so many draws of the weights."""
+        return validate(
+            self.job.model,
+            self.job.elbo.likelihood,
+            data,
+            forward=self._forward,
+            device=self.fabric.device,
+            seed=self.job.seed,
+            samples=samples,
+            reduce=reduce,
+        )
 
     def _forward(self, inputs: Any) -> Any:
         """A forward pass past DDP, whose synchronisation would wait for processes that have fewer batches."""
@@ -258,18 +327,3 @@ class Run:
         if self.fabric.world_size > 1:
             for buffer in self.job.model.buffers():
                 torch.distributed.broadcast(buffer, 0)
-
-
-def _batch_at_fault(batch: Any, inputs: Any, targets: Any, error: Exception) -> str | None:
-    """What is wrong with a batch that a model could not take, if that is known."""
-    if isinstance(batch, Mapping) and targets is None:
-        return (
-            f"expected a batch with 'labels', 'label' or 'targets' beside the model's arguments, received the keys "
-            f"{', '.join(map(str, batch))} ({error})"
-        )
-    if "more than 1 value per channel" in str(error) and batches.size(inputs) == 1:
-        return (
-            "a batch of one datum is all that BatchNorm would average over; take another batch_size, or a DataLoader "
-            "with drop_last=True"
-        )
-    return None

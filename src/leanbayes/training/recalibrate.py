@@ -15,6 +15,7 @@ from ..eval_mode import undisturbed
 from ..layers.contract import BayesianLayer, original
 from . import data as feeds
 from .arguments import check_integers, check_numbers
+from .guard import check_inputs, finite
 
 BATCH = 200
 _MARK = "_leanbayes_at_means"  # on a BatchNorm: how many batches it had seen when it was re-estimated at the means
@@ -73,6 +74,8 @@ def recalibrate_(
             "means are those of no single component; use at='samples'"
         )
     feed = feeds.feed(loader, batch_size=BATCH, seed=seed)
+    # statistics that are not finite already can only be mended by a plain average
+    broken = momentum is not None and not finite(b for norm in norms for b in norm.buffers() if b.is_floating_point())
     kept, momenta = _statistics(norms), [options.momentum for options in norms.values()]
     device = next(b.device for norm in norms for b in norm.buffers())
     try:
@@ -84,6 +87,7 @@ def recalibrate_(
                 norm.num_batches_tracked.zero_()
             seen, sites = 0, list({id(site): site for norm in apart for site in norm.assignments()}.values())
             for number, inputs in enumerate(_read(feed, data, passes)):
+                check_inputs(inputs)
                 size = batches.size(inputs)
                 for norm, options in norms.items():
                     plain = momentum is None and norm not in apart  # those apart count the batches of each component
@@ -103,6 +107,12 @@ def recalibrate_(
             raise DataError(
                 "expected at least one batch to estimate BatchNorm's statistics from, received none; a single datum "
                 "does not count where it has no variance"
+            )
+        if (bad := [m for m in norms if not finite(b for b in m.buffers() if b.is_floating_point())]) and not broken:
+            names = [name for name, module in model.named_modules() if module is bad[0]]
+            raise DataError(
+                f"expected finite inputs of every BatchNorm layer, received others at {names[0]!r}; the data are "
+                "finite, so a layer in front of it makes them: look for weights or data that are too large"
             )
         if momentum is None and any(bool((norm.num_batches_tracked == 0).any()) for norm in apart):
             raise DataError(

@@ -11,6 +11,36 @@ import numpy as np
 import torch
 from torch import Tensor
 
+KINDS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
+"""The generators that a sampler of the user's may have."""
+
+
+def state_of(generator: Any) -> Any:
+    """The state of a generator of one of these kinds, as plain values and tensors.
+
+    >>> chance = random.Random(0)
+    >>> before = state_of(chance)
+    >>> first = chance.random()
+    >>> set_state(chance, before)
+    >>> chance.random() == first
+    True
+    """
+    if isinstance(generator, np.random.Generator):
+        return dict(generator.bit_generator.state)
+    if isinstance(generator, np.random.RandomState):
+        return generator.get_state(legacy=False)
+    return generator.getstate() if isinstance(generator, random.Random) else generator.get_state().clone()
+
+
+def set_state(generator: Any, state: Any) -> None:
+    """Put a generator into a state of `state_of`."""
+    if isinstance(generator, np.random.Generator):
+        generator.bit_generator.state = state
+    elif isinstance(generator, random.Random):
+        generator.setstate(state)
+    else:
+        generator.set_state(state)
+
 
 def capture(device: torch.device | None = None) -> dict[str, Tensor]:
     """The generators' states as plain tensors, fit for a checkpoint."""

@@ -2,16 +2,45 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy
+import os
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from ..errors import ArtifactError, TrainingError
-from . import checkpoint, rng
+from ..errors import ArtifactError, LeanBayesError, TrainingError
+from . import checkpoint, lock, rng, settings
+from .guard import finite
 
 if TYPE_CHECKING:
     from .loop import Run
+
+_NEW = {"free", "feed"}  # version 0.1 did not write these
+# What torch's optimisers keep for every number of a parameter, and so in its shape.
+_ELEMENTWISE = {
+    "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "grad_avg", "acc_delta", "sum",
+    "exp_inf", "prev", "step_size",
+}  # fmt: skip
+
+
+@contextlib.contextmanager
+def exclusive(run: Run) -> Iterator[None]:
+    """Run a block as the only run on the checkpoint; the first process holds the lock for all."""
+    path, problem = run.job.checkpoint, None
+    with contextlib.ExitStack() as stack:
+        if path is not None:
+            if run.fabric.is_global_zero:
+                try:
+                    stack.enter_context(lock.held(path))
+                except LeanBayesError as error:
+                    problem = str(error)
+            problem = run.fabric.broadcast(problem)
+        if problem is not None:
+            raise TrainingError(problem)
+        yield
 
 
 def find(run: Run) -> dict[str, Any] | None:
@@ -19,7 +48,7 @@ def find(run: Run) -> dict[str, Any] | None:
     path = run.job.checkpoint
     if path is None:
         return None
-    exists = path.exists()
+    exists = os.path.exists(path)
     run.fabric.barrier()  # nobody writes before everybody has looked
     if not exists:
         return None
@@ -48,14 +77,8 @@ def take(run: Run) -> dict[str, Any]:
     """The state of a run as tensors and plain values; every process must take part."""
     job, state = run.job, run.state
     return {
-        "settings": {
-            "seed": job.seed,
-            "processes": run.fabric.world_size,
-            "precision": str(run.fabric.strategy.precision.precision),
-            "task": job.elbo.likelihood.task,
-            "optimizer": type(job.optimizer).__name__,
-            **run.feed.describe(),
-        },
+        "settings": run.fixed,
+        "free": run.free,
         "model": dict(job.model.state_dict()),
         "elbo": dict(job.elbo.state_dict()),
         "optimizer": job.optimizer.state_dict(),
@@ -63,6 +86,7 @@ def take(run: Run) -> dict[str, Any]:
         "precision": run.fabric.strategy.precision.state_dict(),
         "callbacks": [(type(c).__name__, c.state_dict() if hasattr(c, "state_dict") else None) for c in job.callbacks],
         "rng": _generators(run),
+        "feed": [rng.state_of(generator) for generator in run.feed.generators()],
         "position": {"epoch": state.epoch, "batch": run.batch, "step": state.step, "stop": state.stop},
         "sums": dict(vars(run.sums)),
         "history": run.history.rows,
@@ -70,7 +94,25 @@ def take(run: Run) -> dict[str, Any]:
 
 
 def restore(run: Run, stored: dict[str, Any]) -> None:
-    """Take over the state that `find` has checked."""
+    """Take over the state that `find` has checked; what cannot be taken over leaves the model as it was."""
+    job = run.job
+    parts: tuple[Any, ...] = (job.model, job.elbo, job.optimizer)
+    before = [copy.deepcopy(part.state_dict()) for part in parts]
+    try:
+        _restore(run, stored)
+    except Exception as error:
+        for part, state in zip(parts, before, strict=True):
+            part.load_state_dict(state)
+        raise ArtifactError(
+            f"{job.checkpoint}: expected a state that this run can take over, but {type(error).__name__}: {error}; "
+            "delete it, or move it"
+        ) from error
+    settings.apply_free(run, stored.get("free", {}))
+    if _NEW - stored.keys():
+        save(run)
+
+
+def _restore(run: Run, stored: dict[str, Any]) -> None:
     job, position = run.job, stored["position"]
     job.model.load_state_dict(stored["model"])
     job.elbo.load_state_dict(stored["elbo"])
@@ -81,23 +123,65 @@ def restore(run: Run, stored: dict[str, Any]) -> None:
     for callback, (_, kept) in zip(job.callbacks, stored["callbacks"], strict=True):
         if kept is not None:
             callback.load_state_dict(kept)
+    for generator, state in zip(run.feed.generators(), stored.get("feed", []), strict=False):
+        rng.set_state(generator, state)
     run.history.rows[:] = stored["history"]
-    for name, value in stored["sums"].items():
-        setattr(run.sums, name, value)
+    for name in vars(run.sums):
+        setattr(run.sums, name, stored["sums"][name])
     run.batch = position["batch"]
     run.state.epoch, run.state.step, run.state.stop = position["epoch"], position["step"], position["stop"]
     rng.restore(stored["rng"][run.fabric.global_rank], run.fabric.device)
 
 
 def _check(run: Run, stored: dict[str, Any]) -> None:
-    """Refuse a checkpoint that is not of this run, before anything is touched."""
+    """Refuse a checkpoint that is not of this run, or that no run has written, before anything is touched."""
     path, now = run.job.checkpoint, take(run)
-    if missing := sorted(now.keys() - stored.keys()):
+    if missing := sorted(now.keys() - stored.keys() - _NEW):
         raise ArtifactError(f"{path}: expected a complete checkpoint, but it lacks {missing[0]!r}")
-    checkpoint.check_equal(path, stored["settings"], now["settings"])
-    for part in ("model", "elbo"):
-        checkpoint.check_tensors(path, part, stored[part], now[part])
-    checkpoint.check_equal(path, _layout(stored), _layout(now))
+    try:
+        if not isinstance(stored["settings"], dict):
+            raise TypeError("its settings are no dictionary")
+        checkpoint.check_equal(path, stored["settings"], now["settings"])
+        for part in ("model", "elbo"):
+            checkpoint.check_tensors(path, part, stored[part], now[part])
+        checkpoint.check_equal(path, _layout(stored), _layout(now))
+        wrong = _forged(run, stored, now)
+    except LeanBayesError:
+        raise
+    except Exception as error:  # whatever content of the wrong kind leads to
+        wrong = f"{type(error).__name__}: {error}"
+    if wrong:
+        raise ArtifactError(f"{path}: expected a checkpoint that leanbayes.fit wrote, but {wrong}; delete it")
+
+
+def _forged(run: Run, stored: dict[str, Any], now: dict[str, Any]) -> str | None:
+    """What cannot have been written by a run, if anything."""
+    trained = {name for name, p in run.job.model.named_parameters() if p.requires_grad}
+    if now_bad := [name for name in trained if not finite([stored["model"][name]])]:
+        return f"its parameter {now_bad[0]!r} is not finite, so that training cannot go on from it"
+    position = stored["position"]
+    counts = [position[key] for key in ("epoch", "batch", "step")]
+    if not all(type(n) is int and n >= 0 for n in counts) or not isinstance(position["stop"], str | None):
+        return f"its position is {position}"
+    if not all(isinstance(stored["sums"][name], (int, float)) for name in vars(run.sums)):
+        return "its sums are no numbers"
+    rows = stored["history"]
+    if not isinstance(rows, list) or not all(isinstance(row, dict) and "step" in row for row in rows):
+        return "its history has no rows"
+    with rng.preserved(run.fabric.device):
+        rng.restore(stored["rng"][run.fabric.global_rank], run.fabric.device)
+    if now["scheduler"] is not None and stored["scheduler"].keys() != now["scheduler"].keys():
+        return "the state of its scheduler has other entries"
+    groups, ours = stored["optimizer"]["param_groups"], now["optimizer"]["param_groups"]
+    if any(a["params"] != b["params"] for a, b in zip(groups, ours, strict=True)):
+        return "its optimizer has other parameters"
+    parameters = [p for group in run.job.optimizer.param_groups for p in group["params"]]
+    for index, state in stored["optimizer"]["state"].items():
+        for name, value in state.items():
+            shaped = isinstance(value, Tensor) and value.shape == parameters[index].shape
+            if name in _ELEMENTWISE and value is not None and not shaped:
+                return f"{name!r} in its optimizer is not of the shape of its parameter"
+    return None
 
 
 def _layout(content: dict[str, Any]) -> dict[str, Any]:
@@ -111,7 +195,7 @@ def _layout(content: dict[str, Any]) -> dict[str, Any]:
 def _write(run: Run, content: dict[str, Any]) -> None:
     assert run.job.checkpoint is not None
     if run.fabric.is_global_zero:
-        checkpoint.write(run.job.checkpoint, content)
+        checkpoint.write(run.job.checkpoint, content, keep_previous=True)
 
 
 def _generators(run: Run) -> list[dict[str, Tensor]]:

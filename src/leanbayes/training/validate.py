@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +15,13 @@ from ..errors import DataError
 from ..eval_mode import undisturbed
 from ..likelihoods import Likelihood
 from . import rng
+from .arguments import check_monitors
+from .data import Feed
+from .guard import check_inputs
+from .progress import METRICS
+
+if TYPE_CHECKING:
+    from .loop import Run
 
 
 def validate(
@@ -65,6 +73,32 @@ def validate(
     elif metric == "rmse":
         row["val_rmse"] = math.sqrt(score / counted)
     return row
+
+
+def rehearse(run: Run) -> None:
+    """Look at the first batch of `val`, and at what early stopping is to watch, before the first step.
+
+    Generators are as they were, those of a sampler of the user's as well, so that it makes no difference to the run.
+    """
+    names = ["loss", "nll", "kl", "kl_weight", "lr", "seconds"]
+
+    def check(val: Feed) -> None:
+        seen = list(itertools.islice(val.epoch(0), 1))
+        for batch in seen:
+            check_inputs(batches.split(batch)[0], "val: ")
+        if not seen and run.fabric.world_size > 1:  # fewer batches than processes
+            names.extend(METRICS)
+        else:
+            names.extend(run.validate(seen, samples=1))
+
+    if (val := run.val) is not None:
+        generators = val.generators()
+        states = [rng.state_of(generator) for generator in generators]
+        with rng.preserved(run.fabric.device):
+            run.together(lambda: check(val))
+        for generator, state in zip(generators, states, strict=True):
+            rng.set_state(generator, state)
+    check_monitors(run.job.callbacks, names)
 
 
 def _prediction(likelihood: Likelihood, output: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 import leanbayes as lb
-from leanbayes.artifacts import container
+from leanbayes import container
 from leanbayes.convert.conversion import Conversion
 from leanbayes.convert.implementation import implementation
 from leanbayes.errors import ArtifactError, ConfigError, ConversionError

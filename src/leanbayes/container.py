@@ -15,7 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
-from ..errors import ArtifactError
+from .errors import ArtifactError
 
 FORMAT, VERSION = "leanbayes", 1
 _KEY = "leanbayes"  # of the one entry in the metadata of the safetensors header

@@ -1,0 +1,140 @@
+"""What keeps bad data out of a model: batches checked before it sees them, steps undone that did not end well."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .. import batches
+from ..errors import DataError, TrainingError
+from .elbo import ELBO
+
+
+class BatchError(DataError, TrainingError):
+    """A batch has values that no training can go on with; the model has not seen it."""
+
+
+def check_inputs(inputs: Any, what: str = "") -> None:
+    """Refuse inputs that are not finite, wherever they are; masks of attention may be infinite.
+
+    >>> check_inputs(torch.tensor([[1.0], [torch.nan]]))
+    Traceback (most recent call last):
+    leanbayes.training.guard.BatchError: the inputs of this batch are non-finite: nan at [1, 0] ...
+    """
+    for name, tensor in _floats(inputs, ""):
+        if "mask" in name or bool(torch.isfinite(tensor.detach().sum())):  # a sum is not finite if any term is not
+            continue
+        if len(bad := (~torch.isfinite(tensor)).nonzero()):
+            where, value = bad[0].tolist(), tensor[tuple(bad[0])].item()
+            of = f" of {name!r}" if name else ""
+            raise BatchError(
+                f"{what}the inputs of this batch are non-finite: {value} at {where}{of}; drop these data, or fill what "
+                "is missing: torch.nan_to_num(x)"
+            )
+
+
+def finite(tensors: Iterable[Tensor]) -> bool:
+    """Whether all numbers of all tensors are finite: one norm of everything, a closer look where that overflows.
+
+    >>> finite([torch.ones(3), torch.tensor([1e30])]), finite([torch.tensor([torch.inf])])
+    (True, False)
+    """
+    found = [t._values() if t.is_sparse else t for t in tensors]
+    norm = torch.nn.utils.get_total_norm(found) if found else torch.zeros(())
+    return bool(torch.isfinite(norm)) or all(bool(torch.isfinite(t).all()) for t in found)
+
+
+def check_gradients(trained: Mapping[str, Tensor], where: str, way_on: str) -> None:
+    """Refuse gradients that are not finite, before a step is taken with them."""
+    found = {name: p.grad for name, p in trained.items() if p.grad is not None}
+    if not finite(found.values()):
+        bad = next(name for name, gradient in found.items() if not finite([gradient]))
+        raise TrainingError(
+            f"{where}: the loss is finite, but the gradient of {bad!r} is not, so no step was taken; look for a square "
+            f"root or a division at 0 behind it, or try a lower lr{way_on}"
+        )
+
+
+def check_parameters(trained: Mapping[str, Tensor], where: str, way_on: str) -> None:
+    """Refuse parameters that are not finite."""
+    if not finite(trained.values()):
+        bad = next(name for name, p in trained.items() if not finite([p]))
+        raise TrainingError(
+            f"{where}: parameter {bad!r} is no longer finite, though its gradients were; try a lower lr{way_on}"
+        )
+
+
+def batch_at_fault(model: nn.Module, batch: Any, inputs: Any, targets: Any, error: Exception) -> str | None:
+    """What is wrong with a batch that a model could not take, if that is known."""
+    if (why := batches.dtype_at_fault(model, inputs, error)) is not None:
+        return why
+    if isinstance(batch, Mapping) and targets is None:
+        return (
+            f"expected a batch with 'labels', 'label' or 'targets' beside the model's arguments, received the keys "
+            f"{', '.join(map(str, batch))} ({error})"
+        )
+    if "more than 1 value per channel" in str(error) and batches.size(inputs) == 1:
+        return (
+            "a batch of one datum is all that BatchNorm would average over; take another batch_size, or a DataLoader "
+            "with drop_last=True"
+        )
+    return None
+
+
+class Undo:
+    """Gives a model its buffers back, and the ELBO its step, as they were when a training step began.
+
+    Parameters change in the optimiser's step alone, which comes last. Only buffers that have changed since the last
+    step are copied; running statistics always are, since torch changes them without counting it.
+    """
+
+    def __init__(self, model: nn.Module, elbo: ELBO) -> None:
+        self.elbo = elbo
+        self.held = [module._buffers for module in (*model.modules(), *elbo.modules())]
+        self.kept: dict[tuple[int, str], tuple[Tensor, int, Tensor]] = {}
+        self.step = 0
+
+    @torch.no_grad()
+    def mark(self) -> None:
+        """A step begins."""
+        self.step = self.elbo.step
+        old: list[Tensor] = []
+        new: list[Tensor] = []
+        for number, held in enumerate(self.held):
+            for name, buffer in held.items():
+                if buffer is None or buffer.is_meta:
+                    continue
+                known, version, copy = self.kept.get((number, name), (None, -1, buffer))
+                if known is not buffer or copy.shape != buffer.shape or copy.dtype != buffer.dtype:
+                    copy = buffer.clone()
+                elif version != buffer._version or "running_mean" in held:
+                    old.append(copy)
+                    new.append(buffer)
+                self.kept[number, name] = buffer, buffer._version, copy
+        if old:
+            torch._foreach_copy_(old, new)
+
+    @torch.no_grad()
+    def restore(self) -> None:
+        """It has failed."""
+        self.elbo.step = self.step
+        for (number, name), (buffer, _, copy) in self.kept.items():
+            if name in self.held[number]:
+                self.held[number][name] = buffer
+                if not torch.equal(buffer, copy):
+                    buffer.copy_(copy)
+
+
+def _floats(value: Any, name: str) -> Iterable[tuple[str, Tensor]]:
+    if isinstance(value, Tensor):
+        if value.is_floating_point():
+            yield name, value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _floats(item, str(key))
+    elif isinstance(value, (tuple, list)):
+        for item in value:
+            yield from _floats(item, name)
