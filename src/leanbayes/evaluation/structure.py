@@ -46,7 +46,7 @@ def structure(model: nn.Module) -> dict[str, str]:
 
 def _is_option(kind: type, key: str, value: Any) -> bool:
     """Whether an attribute of a module of torch's or ours is an option; what else they keep follows from options."""
-    if key in ("forward", "method", "estimator", "shell", "sliced") or kind.__module__.startswith("leanbayes.likelihoods."):
+    if key in ("forward", "method", "estimator", "shell", "sliced") or "leanbayes.likelihoods." in kind.__module__:
         return True
     if kind.__module__.startswith("leanbayes.") and not kind.__module__.startswith("leanbayes.models."):
         return False  # the config under "method" says it all; whose turn it is, say, is no option
