@@ -22,7 +22,8 @@ from .forked import CrashError, forked
 from .outcome import Outcome
 
 CASES = 1000
-SECONDS, MEGABYTES, LIMIT = 2.0, 200, 600
+SECONDS, MEGABYTES, LIMIT = 2.0, 200, 600  # of processor time; beyond the file; before memory is refused
+WALL_SECONDS = 60
 torch.set_num_threads(1)  # threads do not survive a fork
 
 
@@ -31,7 +32,7 @@ def case(seed: int) -> Outcome:
     kind, made = forge(seed)
     with tempfile.TemporaryDirectory() as folder:
         try:
-            said = forked(_read, kind, made, folder, seconds=60)
+            said = forked(_read, kind, made, folder, seconds=WALL_SECONDS)
         except CrashError as crash:
             return Outcome(f"crash {crash}: {kind}", (kind,))
     name, failure = said
