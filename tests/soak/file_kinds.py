@@ -37,7 +37,7 @@ from .forge import STRANGE, bytes_mutated, text_mutated, value_mutated
 LET_THROUGH = {
     "report": ("RecursionError", "OverflowError"),
     "recipe piece": ("RecursionError", "OverflowError"),
-    "inputs of predict": ("MemoryError", "BadZipFile", "error", "SyntaxError"),
+    "inputs of predict": ("MemoryError", "BadZipFile", "TokenError"),
 }
 
 
