@@ -8,10 +8,10 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 from torch import Tensor
 
@@ -20,7 +20,15 @@ from .errors import ArtifactError
 FORMAT, VERSION = "leanbayes", 1
 _KEY = "leanbayes"  # of the one entry in the metadata of the safetensors header
 _BLANK = "0" * 64  # stands for the digest while it is computed
-_MOST = 100_000_000  # bytes of header, the limit of safetensors itself
+# Of a header: as text, and as the values it becomes, which take up to 72 bytes each. The largest networks have some
+# 10,000 tensors.
+_MOST, _MOST_VALUES = 16_000_000, 2_000_000
+_BYTES = {
+    **dict.fromkeys(("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0"), 1),
+    **dict.fromkeys(("I16", "U16", "F16", "BF16"), 2),
+    **dict.fromkeys(("I32", "U32", "F32"), 4),
+    **dict.fromkeys(("I64", "U64", "F64", "C64"), 8),
+}
 
 
 def pack(tensors: dict[str, Tensor], document: dict[str, Any]) -> bytes:
@@ -42,6 +50,10 @@ def pack(tensors: dict[str, Tensor], document: dict[str, Any]) -> bytes:
         raise ArtifactError(f"expected tensors and values that safetensors and JSON can hold: {error}") from error
     if (size := int.from_bytes(data[:8], "little")) > _MOST:
         raise ArtifactError(f"expected a header of at most {_MOST:,} bytes, received {size:,}; shorten the metadata")
+    if (values := _values(data[8 : 8 + size])) > _MOST_VALUES:
+        raise ArtifactError(
+            f"expected a header of at most {_MOST_VALUES:,} values, received {values:,}; shorten the metadata"
+        )
     at = data.index(_BLANK.encode())
     data[at : at + len(_BLANK)] = hashlib.blake2b(data, digest_size=32).hexdigest().encode()
     return bytes(data)
@@ -52,10 +64,11 @@ def read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any
     from safetensors.torch import load
 
     where = name_of(path)
-    with _readable(where):
-        data = Path(path).read_bytes()
-    size = _header_size(data[:8], len(data), where)
-    document = _document(_entries(data[8 : 8 + size], where), where)
+    with _readable(where), open(path, "rb") as file:
+        entries, _ = _header(file, where)  # before the rest is read
+        file.seek(0)
+        data = file.read()
+    document, size = _document(entries, where), int.from_bytes(data[:8], "little")
     at = data.find(document["digest"].encode(), 8, 8 + size)
     digest = hashlib.blake2b(digest_size=32)
     for part in (data[: max(at, 0)], _BLANK.encode(), memoryview(data)[at + len(_BLANK) :]):
@@ -72,12 +85,8 @@ def read_header(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str,
     """The document, and dtype and shape of the tensors by name, without reading the tensors or proving them whole."""
     where = name_of(path)
     with _readable(where), open(path, "rb") as file:
-        size = _header_size(file.read(8), os.fstat(file.fileno()).st_size, where)
-        header = file.read(size)
-    entries = _entries(header, where)
-    document = _document(entries, where)
-    tensors = {k: {"dtype": v.get("dtype"), "shape": v.get("shape")} for k, v in entries.items() if k != "__metadata__"}
-    return document, tensors
+        entries, tensors = _header(file, where)
+    return _document(entries, where), tensors
 
 
 def name_of(path: Any) -> str:
@@ -103,12 +112,44 @@ def _header_size(start: bytes, length: int, where: str) -> int:
     raise ArtifactError(f"{where}: expected a safetensors file, received something else or only a part of one")
 
 
-def _entries(header: bytes, where: str) -> dict[str, Any]:
+def _header(file: BinaryIO, where: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The entries of a header, and dtype and shape of the tensors by name, which fill the rest of the file exactly."""
+    length = os.fstat(file.fileno()).st_size
+    size = _header_size(file.read(8), length, where)
+    header = file.read(size)
     message = f"{where}: expected a safetensors file, but its header is damaged"
+    if (values := _values(header)) > _MOST_VALUES:
+        raise ArtifactError(f"{message}: {values:,} values where at most {_MOST_VALUES:,} are read")
     entries = _json(header, message)
     if not isinstance(entries, dict) or not all(isinstance(v, dict) for v in entries.values()):
         raise ArtifactError(message)
-    return entries
+    tensors = {name: entry for name, entry in entries.items() if name != "__metadata__"}
+    spans = sorted(_span(entry, f"{message} at {name[:100]!r}") for name, entry in tensors.items())
+    ends = [0, *(end for _, end in spans)]
+    if any(start != end for (start, _), end in zip(spans, ends, strict=False)) or ends[-1] != length - 8 - size:
+        raise ArtifactError(f"{message}: expected tensors side by side up to the end of the file, received others")
+    return entries, {name: {"dtype": entry["dtype"], "shape": entry["shape"]} for name, entry in tensors.items()}
+
+
+def _span(entry: dict[str, Any], message: str) -> tuple[int, int]:
+    """Where a tensor lies in the file, as many bytes as dtype and shape say."""
+    dtype, shape, span = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
+    if not (isinstance(dtype, str) and _whole(shape) and _whole(span) and len(span) == 2 and len(shape) <= 64):  # type: ignore[arg-type]
+        raise ArtifactError(f"{message}: expected dtype, shape and data_offsets, received others")
+    start, end = span  # type: ignore[misc]
+    # a dtype that is not known here, safetensors and torch may know
+    if start > end or (dtype in _BYTES and math.prod(shape) * _BYTES[dtype] != end - start):  # type: ignore[arg-type]
+        raise ArtifactError(f"{message}: expected {dtype[:20]} of shape {shape}, received {end - start:,} bytes")
+    return start, end
+
+
+def _whole(values: Any) -> bool:
+    return isinstance(values, list) and all(type(n) is int and 0 <= n < 2**62 for n in values)
+
+
+def _values(header: bytes | bytearray) -> int:
+    """At most so many values are in the JSON of a header, and in those that its texts hold."""
+    return sum(header.count(mark) for mark in (b",", b"[", b"{"))
 
 
 def _document(entries: dict[str, Any], where: str) -> dict[str, Any]:
@@ -138,9 +179,21 @@ def _document(entries: dict[str, Any], where: str) -> dict[str, Any]:
 
 def _json(text: str | bytes, message: str) -> Any:
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=_once, parse_constant=_no_number)
     except (ValueError, RecursionError) as error:  # nested too deep to be ours
         raise ArtifactError(f"{message} ({type(error).__name__})") from error
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """A mapping; a key that stands in it twice means different things to different readers."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise ValueError("a key stands twice")
+    return made
+
+
+def _no_number(name: str) -> Any:
+    raise ValueError(f"{name} is no number of JSON")
 
 
 @contextlib.contextmanager

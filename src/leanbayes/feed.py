@@ -1,13 +1,11 @@
-"""Batches of whatever holds data: how many data there are, the first of them, what tells one set from another."""
+"""Batches of whatever holds data: how many data there are, and the first of them."""
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
@@ -16,8 +14,6 @@ from .errors import EvaluationError
 
 ROWS = 256
 """Rows a batch of tensors that came without a loader."""
-LOOKED_AT = 32
-"""Data at the start of a set that its fingerprint is made of."""
 
 
 def stream(data: Any) -> Iterator[Any]:
@@ -102,6 +98,7 @@ def length(data: Any) -> int | None:
     >>> length((torch.zeros(600, 2), torch.zeros(600))), length(iter([]))
     (600, None)
     """
+    data = getattr(data, "watched", data)
     try:
         if isinstance(data, DataLoader):
             if data.batch_size is not None and data.drop_last:
@@ -130,44 +127,6 @@ def repeatable(data: Any, what: str, why: str) -> None:
             f"{what}: expected data that can be gone through again, as {why} needs, received a "
             f"{type(data).__name__}; give a DataLoader, or list(...) of it"
         )
-
-
-def fingerprint(batch: Any) -> str:
-    """What tells a data set by its beginning: a digest of the first 32 inputs and targets of its first batch.
-
-    >>> fingerprint((torch.zeros(2, 3), torch.tensor([0, 1])))
-    '64fade6733611d4b'
-    """
-    digest = hashlib.blake2b(digest_size=8)
-    _digest(digest, batches.rows(batch, 0, LOOKED_AT))
-    return digest.hexdigest()
-
-
-def start(data: Any) -> str | None:
-    """The fingerprint of data that have not been gone through; None where there are none."""
-    first = next(stream(data), None)
-    return None if first is None else fingerprint(first)
-
-
-def add_tensor(digest: Any, tensor: Tensor) -> None:
-    """Add kind, shape and values of a tensor to a digest."""
-    tensor = tensor.detach().cpu().contiguous()
-    digest.update(f"{tensor.dtype} {tuple(tensor.shape)};".encode())
-    digest.update(tensor.flatten().view(torch.uint8).numpy().data if tensor.numel() else b"")
-
-
-def _digest(digest: Any, value: Any) -> None:
-    if isinstance(value, Tensor):
-        add_tensor(digest, value)
-    elif isinstance(value, Mapping):
-        for key in sorted(value, key=str):
-            digest.update(f"{key}:".encode())
-            _digest(digest, value[key])
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            _digest(digest, item)
-    else:
-        digest.update(repr(value).encode())
 
 
 def _tensors(data: Any) -> bool:

@@ -91,10 +91,10 @@ def test_a_malicious_pickle_is_refused_and_runs_nothing(
     ],
 )
 def test_crafted_programs_are_refused(content: bytes) -> None:
-    before = {key: item._function for key, item in pickles._GLOBALS.items()}
+    before = {key: item.of for key, item in pickles._FUNCTIONS.items()}
     with pytest.raises(DataError, match="batch: expected a"):
         read_pickle(content, HERE)
-    assert {key: item._function for key, item in pickles._GLOBALS.items()} == before
+    assert {key: item.of for key, item in pickles._FUNCTIONS.items()} == before
 
 
 def test_other_objects_are_refused() -> None:

@@ -10,7 +10,7 @@ from collections import Counter
 
 from .worker import outcomes
 
-PARTS = ("graphs", "memory", "kills")
+PARTS = ("graphs", "memory", "kills", "files")
 
 
 def main() -> int:

@@ -26,6 +26,9 @@ from ..files import write_bytes
 from ..layers.contract import BayesianLayer
 from ..method import Method
 from ..posteriors.base import Posterior
+from .fit import aliases_of, check_counts, check_finite, check_fit, check_size
+from .target import check_target
+from .training import check_training
 
 
 def save(
@@ -47,13 +50,13 @@ def save(
     >>> bool((fresh[0].posteriors["weight"].rho == model[0].posteriors["weight"].rho).all())
     True
     """
-    container.name_of(path)
+    check_target(path)
     bare = _bare(model)
     for layer in bare.modules():
         if isinstance(layer, BayesianLayer):
             layer.check_saveable(bare)
     state = _state(bare)
-    aliases = _aliases(state)
+    aliases = aliases_of(state)
     found = record.get(bare)
     said = None if task is None else likelihoods.likelihood(task).to_dict()
     document = {
@@ -70,11 +73,13 @@ def save(
     return write_bytes(path, container.pack(tensors, document))
 
 
-def load(path: str | os.PathLike[str], *, into: nn.Module) -> nn.Module:
+def load(path: str | os.PathLike[str], *, into: nn.Module, allow_nonfinite: bool = False) -> nn.Module:
     """Make a model the one that was saved, in place, and return it.
 
     into: a plain model of the same architecture, which is converted as the saved one was, or one that already is. Where
         `extract` has cut channels out, an architecture of the whole size is cut likewise.
+    allow_nonfinite: load NaN and infinite weights too, which are refused otherwise. What may be the logarithm of 0 may
+        be -inf in any case, and so may what is -inf in the model itself, such as a mask.
 
     All or nothing: a file that is damaged, foreign, newer than this version, or does not fit raises an ArtifactError
     and leaves the model as it was; that takes the memory of a second model while it runs. No code in a file is run.
@@ -90,13 +95,17 @@ def load(path: str | os.PathLike[str], *, into: nn.Module) -> nn.Module:
     likelihood = _likelihood(document, where)
     temperatures = _temperatures(document, where)
     aliases = _ties(document, tensors, where)
+    check_training(document, {name: {"shape": tensor.shape} for name, tensor in tensors.items()}, where)
+    check_counts(methods, [*tensors, *aliases], where)
     present = _state(bare)
     with _undone_on_error(bare, present, where):
         _resize(bare, document, where)
-        _convert(bare, methods, where)
+        _convert(bare, methods, sum(tensor.numel() for tensor in tensors.values()), where)
         full = {**tensors, **{name: tensors[first] for name, first in aliases.items()}}
         _add_masks(bare, full)
-        _check_fit(_state(bare), full, aliases, where)
+        check_fit(have := _state(bare), full, aliases, where)
+        if not allow_nonfinite:
+            check_finite(have, full, where)
         bare.load_state_dict(full, strict=True)
         if likelihood is not None or record.get(bare) is not None:
             record.ensure(bare).likelihood = likelihood
@@ -114,6 +123,7 @@ def inspect(path: str | os.PathLike[str]) -> dict[str, Any]:
     ('leanbayes', {}, {'dtype': 'F32', 'shape': [2, 4]})
     """
     document, tensors = container.read_header(path)
+    check_training(document, tensors, container.name_of(path))
     return {**document, "tensors": tensors}
 
 
@@ -161,8 +171,8 @@ def _temperatures(document: dict[str, Any], where: str) -> dict[str, float]:
     return {name: float(value) for name, value in data.items()}
 
 
-def _convert(model: nn.Module, methods: dict[str, Any], where: str) -> None:
-    """Convert the named layers, unless they already are and by these methods."""
+def _convert(model: nn.Module, methods: dict[str, Any], elements: int, where: str) -> None:
+    """Convert the named layers, unless they already are and by these methods; elements: numbers in the file."""
     have = record.conversions(model)
     if have == methods:
         return
@@ -177,8 +187,10 @@ def _convert(model: nn.Module, methods: dict[str, Any], where: str) -> None:
         raise ArtifactError(
             f"{where}: expected a layer {unknown!r} in the model, found none; build the architecture that was saved"
         )
+    rules = {modules[name]: method for name, method in methods.items()}
     with torch.random.fork_rng(devices=[]):  # methods may initialise afresh; what they draw is overwritten
-        bayesianize_(model, {modules[name]: method for name, method in methods.items()})
+        check_size(model, rules, elements, where)
+        bayesianize_(model, rules)
 
 
 def _resize(model: nn.Module, document: dict[str, Any], where: str) -> None:
@@ -198,29 +210,6 @@ def _add_masks(model: nn.Module, full: dict[str, Tensor]) -> None:
     for name, module in model.named_modules(remove_duplicate=False):
         if isinstance(module, Posterior) and module.keep is None and f"{name}.keep" in full:
             module.keep = torch.ones(module.shape, dtype=torch.bool, device=module.device)
-
-
-def _check_fit(have: dict[str, Tensor], full: dict[str, Tensor], aliases: dict[str, str], where: str) -> None:
-    """Names, shapes, dtypes and ties of the file are those of the model."""
-    if missing := next((name for name in have if name not in full), None):
-        raise ArtifactError(f"{where}: the model has {missing!r}, the file does not; build the model that was saved")
-    if extra := next((name for name in full if name not in have), None):
-        raise ArtifactError(f"{where}: the file has {extra!r}, the model does not; build the model that was saved")
-    for name, tensor in have.items():
-        if full[name].shape != tensor.shape:
-            raise ArtifactError(
-                f"{where}: {name}: expected shape {tuple(tensor.shape)} as in the model, received "
-                f"{tuple(full[name].shape)}; build the model that was saved"
-            )
-        if full[name].dtype != tensor.dtype:
-            raise ArtifactError(
-                f"{where}: {name}: expected {tensor.dtype} as in the model, received {full[name].dtype}; "
-                f"model.to({full[name].dtype}) first"
-            )
-    ties = _aliases(have)
-    if odd := next((name for name in [*ties, *aliases] if ties.get(name) != aliases.get(name)), None):
-        here, there = (f"tied to {t[odd]!r}" if odd in t else "on its own" for t in (ties, aliases))
-        raise ArtifactError(f"{where}: {odd!r} is {here} in the model and {there} in the file; tie both or neither")
 
 
 @contextlib.contextmanager
@@ -272,19 +261,6 @@ def _state(model: nn.Module) -> dict[str, Tensor]:
         if tensor.layout != torch.strided or tensor.is_quantized:
             raise ArtifactError(f"{name}: expected a dense tensor, received a sparse or quantised one; .to_dense() it")
     return state
-
-
-def _aliases(state: dict[str, Tensor]) -> dict[str, str]:
-    """Names of tensors that are another one under a second name, with the first name."""
-    first: dict[Any, str] = {}
-    found = {}
-    for name, tensor in state.items():
-        key: Any = id(tensor)
-        if tensor.numel():
-            key = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-        if (owner := first.setdefault(key, name)) != name:
-            found[name] = owner
-    return found
 
 
 def _dense(tensor: Tensor) -> Tensor:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 import tarfile
-import zlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from ..errors import DataError
 from .arrays import Arrays, check_images, check_labels
 from .download import Remote
 from .files import Request, find
+from .limits import Bounded, open_regular, read_whole, unpacked
 from .pickles import read_pickle
 
 
@@ -51,6 +52,8 @@ _LAYOUTS = {
         100,
     ),
 }
+_MOST = 192 * 2**20  # bytes of a batch; the largest, CIFAR-100's training part, has 155 MB
+_MOST_UNPACKED, _MOST_MEMBERS = 256 * 2**20, 100  # of an archive; both published ones have 186 MB and 8 or fewer files
 _URL = "https://www.cs.toronto.edu/~kriz/"
 
 
@@ -119,26 +122,48 @@ def _whole_numbers(where: Path, labels: Any) -> np.ndarray:
 def _contents(source: Path, files: Sequence[str]) -> list[tuple[Path, bytes]]:
     """Each file's place (for messages) and content."""
     try:
-        found = _from_archive(source, files) if source.is_file() else {n: (source / n).read_bytes() for n in files}
-    except (tarfile.TarError, EOFError, zlib.error) as error:
-        raise DataError(
-            f"{source}: expected a whole .tar.gz, received a damaged one ({error}); delete it and fetch it again"
-        ) from error
+        if source.is_dir() or not source.exists():
+            found = {name: read_whole(source / name, _MOST) for name in files}
+        else:
+            found = _from_archive(source, files)
     except OSError as error:
-        raise DataError(
-            f"{source}: expected the files {', '.join(files)}, received {error}; fetch the data set again"
-        ) from error
+        if not isinstance(error, gzip.BadGzipFile):
+            raise DataError(
+                f"{source}: expected the files {', '.join(files)}, received {error}; fetch the data set again"
+            ) from error
+        raise _damaged(source, error) from error
+    except Exception as error:  # tarfile and zlib let whatever a damaged byte leads to through
+        raise _damaged(source, error) from error
     if missing := [name for name in files if name not in found]:
         raise DataError(f"{source}: expected an archive that holds {missing[0]}, received one without; fetch it again")
     return [(source / name, found[name]) for name in files]
 
 
+def _damaged(source: Path, error: Exception) -> DataError:
+    return DataError(
+        f"{source}: expected a whole .tar.gz, received a damaged one ({str(error)[:200]}); delete it and fetch it again"
+    )
+
+
 def _from_archive(source: Path, files: Sequence[str]) -> dict[str, bytes]:
     """Read members in one pass and in memory: nothing is unpacked to disk, so no member's path can matter."""
     found = {}
-    with tarfile.open(source, "r|*") as archive:
-        for member in archive:
-            name = Path(member.name).name
-            if member.isfile() and name in files and (content := archive.extractfile(member)) is not None:
-                found[name] = content.read()
+    with open_regular(source) as raw:
+        zipped = raw.read(2) == b"\x1f\x8b"
+        raw.seek(0)
+        bounded = Bounded(
+            gzip.GzipFile(fileobj=raw) if zipped else raw, unpacked(os.fstat(raw.fileno()).st_size, _MOST_UNPACKED)
+        )
+        with tarfile.open(fileobj=cast(IO[bytes], bounded), mode="r|") as archive:
+            for count, member in enumerate(archive):
+                if count >= _MOST_MEMBERS:
+                    raise ValueError(f"more than {_MOST_MEMBERS} members")
+                name = Path(member.name).name
+                if not member.isreg() or name not in files or name in found:
+                    continue
+                # A sparse member may claim any size, and zeros are made for what it does not store.
+                if member.issparse() or not 0 <= member.size <= _MOST:
+                    raise ValueError(f"{name} of {member.size:,} bytes")
+                if (content := archive.extractfile(member)) is not None:
+                    found[name] = content.read()
     return found

@@ -8,7 +8,6 @@ import os
 import struct
 import zlib
 from pathlib import Path
-from typing import BinaryIO, cast
 
 import numpy as np
 
@@ -16,9 +15,12 @@ from ..errors import DataError
 from .arrays import Arrays, check_images, check_labels
 from .download import Remote
 from .files import Request, find
+from .limits import Stream, open_regular, read_bytes, unpacked
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
-_GZIP_MAGIC, _GZIP_MAX_RATIO = b"\x1f\x8b", 1032  # deflate cannot pack tighter than 1032 to 1
+_GZIP_MAGIC = b"\x1f\x8b"
+_MOST = 2**30  # bytes of values; the largest relative of MNIST has 640 MB
+_MOST_DIMENSIONS = 8
 _AGAIN = "delete it and fetch it again"
 
 _FILES = {
@@ -77,20 +79,23 @@ def read_idx(path: str | os.PathLike[str]) -> np.ndarray:
     """
     path = Path(path)
     try:
-        with path.open("rb") as raw:
+        with open_regular(path) as raw:
             zipped = raw.read(2) == _GZIP_MAGIC
             raw.seek(0)
-            capacity = path.stat().st_size * (_GZIP_MAX_RATIO if zipped else 1)
-            return _parse(path, cast(BinaryIO, gzip.GzipFile(fileobj=raw)) if zipped else raw, capacity)
+            size = os.fstat(raw.fileno()).st_size
+            if not zipped:
+                return _parse(path, raw, min(size, _MOST))
+            with gzip.GzipFile(fileobj=raw) as file:
+                return _parse(path, file, unpacked(size, _MOST))
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise DataError(f"{path}: expected a whole gzip file, received a damaged one ({error}); {_AGAIN}") from error
     except OSError as error:
         raise DataError(f"{path}: expected a readable idx file, received {error.strerror or error}") from error
 
 
-def _parse(path: Path, file: BinaryIO, capacity: int) -> np.ndarray:
+def _parse(path: Path, file: Stream, capacity: int) -> np.ndarray:
     magic = file.read(4)
-    if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _TYPES or magic[3] == 0:
+    if len(magic) < 4 or magic[:2] != b"\0\0" or magic[2] not in _TYPES or not 0 < magic[3] <= _MOST_DIMENSIONS:
         known = ", ".join(f"{code:02x}" for code in _TYPES)
         raise DataError(
             f"{path}: expected the magic number of an idx file (00 00, a type of {known}, then the number of "
@@ -102,17 +107,18 @@ def _parse(path: Path, file: BinaryIO, capacity: int) -> np.ndarray:
         raise DataError(f"{path}: expected {ndim} sizes after the magic number, received a file cut short; {_AGAIN}")
     shape = struct.unpack(f">{ndim}I", sizes)
     expected = math.prod(shape) * dtype.itemsize
-    # Before anything is read: a header must not make us ask for more memory than the file can fill.
-    if expected > capacity:
+    # Before anything is read: a header must not make us ask for more memory than the file can fill. The sizes of an
+    # array without values are nobody's memory, but numpy refuses those whose product it cannot count.
+    if expected > capacity or math.prod(n or 1 for n in shape) >= 2**62:
         raise DataError(
             f"{path}: expected {expected} bytes of values for shape {shape}, received a file that cannot hold more "
             f"than {capacity}; {_AGAIN}"
         )
-    values = file.read(expected + 1)
-    if len(values) != expected:
-        received = "more" if len(values) > expected else str(len(values))
+    values = read_bytes(file, expected)
+    if len(values) < expected or file.read(1):
+        received = str(len(values)) if len(values) < expected else "more"
         raise DataError(f"{path}: expected {expected} bytes of values for shape {shape}, received {received}; {_AGAIN}")
-    return np.frombuffer(values, dtype).reshape(shape).astype(dtype.newbyteorder("="))
+    return values.view(dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
 
 
 def build(request: Request) -> Arrays:

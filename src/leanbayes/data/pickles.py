@@ -1,15 +1,16 @@
 """A reader of pickles that hold numbers and text, which can run nothing, whoever wrote the file.
 
 A pickle is a program: plain `pickle.load` calls whatever function the file names. CIFAR is published as pickles, so
-here every name in the file is looked up in a table of harmless stand-ins, and anything else is refused. Not even
-numpy's own constructors see the file's values: an array is rebuilt by us, after its size has been checked.
+the few instructions that plain values need are carried out here, and every other one is refused. That bounds the work
+as well: a name, a key or a place in the memo of a program can otherwise take hours or all memory in a few bytes.
 """
 
 from __future__ import annotations
 
-import io
+import codecs
 import math
 import pickle
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,10 @@ from typing import Any
 import numpy as np
 
 from ..errors import DataError
+
+_MOST_STEPS = 1_000_000  # the largest published batch takes 250,000; each may leave a list or a dict of 60 bytes
+_LONG = 2**16  # strings beyond are not copied: the pixels of a batch are one
+_MOST_DIMENSIONS = 8
 
 
 def read_pickle(content: bytes, source: Path) -> dict[str, Any]:
@@ -30,16 +35,15 @@ def read_pickle(content: bytes, source: Path) -> dict[str, Any]:
     builtins.print, which is not allowed; ...
     """
     try:
-        # latin1, because the official batches are pickles of Python 2, whose strings are bytes.
-        value = _Unpickler(io.BytesIO(content), encoding="latin1").load()
+        value = _Machine(content).run()
     except _Refused as error:
         raise DataError(
             f"{source}: expected a pickle of plain values and numpy arrays, received one that {error}; "
             f"do not trust this file, delete it and fetch the official one"
         ) from error
-    except Exception as error:  # the pickle module documents that damaged input may raise anything
+    except Exception as error:  # an instruction that finds something else than it needs may raise anything
         raise DataError(
-            f"{source}: expected a whole pickle, received a damaged one ({type(error).__name__}: {error}); "
+            f"{source}: expected a whole pickle, received a damaged one ({type(error).__name__}: {str(error)[:200]}); "
             f"delete it and fetch it again"
         ) from error
     if not isinstance(value, dict):
@@ -53,93 +57,276 @@ class _Refused(pickle.UnpicklingError):
 
 
 class _Array:
-    """Stands in for numpy.ndarray while a pickle is read."""
+    """A numpy array while a pickle is read: rebuilt by us, after its size has been checked."""
 
     __slots__ = ("value",)
-    value: np.ndarray
 
     def __init__(self) -> None:
         self.value = np.empty(0)
 
-    def __setstate__(self, state: Any) -> None:
-        _, shape, dtype, fortran, raw = state
-        self.value = _rebuild(raw, dtype, shape, "F" if fortran else "C")
-
 
 class _DType:
-    """Stands in for numpy.dtype while a pickle is read: numbers of fixed size only."""
+    """A numpy dtype while a pickle is read: numbers of fixed size only."""
 
     __slots__ = ("value",)
 
     def __init__(self, code: Any, *_: Any) -> None:
-        if not (isinstance(code, str) and code.lstrip("<>|=") in _NUMBERS):
-            raise _Refused(f"holds an array of type {str(code)[:30]!r}")
+        if not (type(code) is str and code.lstrip("<>|=") in _NUMBERS):
+            raise _Refused(f"holds an array of type {repr(code[:30]) if type(code) is str else type(code).__name__}")
         self.value = np.dtype(code)
-
-    def __setstate__(self, state: Any) -> None:
-        if state[1] in ("<", ">"):
-            self.value = self.value.newbyteorder(state[1])
 
 
 _NUMBERS = {"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8"}
 
 
-def _rebuild(raw: Any, dtype: Any, shape: Any, order: Any) -> np.ndarray:
-    data = raw.encode("latin1") if isinstance(raw, str) else bytes(raw) if isinstance(raw, (bytes, bytearray)) else None
-    sane = isinstance(shape, tuple) and all(type(n) is int and n >= 0 for n in shape) and order in ("C", "F")
-    if data is None or not sane or not isinstance(dtype, _DType):
-        raise _Refused("holds an array that is not made of plain numbers")
-    expected = math.prod(shape) * dtype.value.itemsize
-    if len(data) != expected:
-        raise ValueError(f"an array of shape {shape} needs {expected} bytes, the file holds {len(data)}")
-    return np.frombuffer(data, dtype.value).reshape(shape, order=order)
+class _Machine:
+    """The stack and the memo of a pickle, and what its instructions do with them."""
+
+    def __init__(self, content: bytes) -> None:
+        self.content, self.at = content, 0
+        self.stack: list[Any] = []
+        self.marks: list[int] = []
+        self.memo: dict[int, Any] = {}
+        self.copies = 2 * len(content)  # bytes that functions may still make of the file's: it can call them at will
+
+    def run(self) -> Any:
+        """The value that the program leaves."""
+        for _ in range(_MOST_STEPS):
+            code = self.take(1)
+            if code == b".":
+                return self.stack.pop()
+            if (step := _STEPS.get(code)) is None:
+                raise _Refused(f"uses the instruction {code!r}, which plain values do not need")
+            step(self)
+        raise _Refused(f"takes more than {_MOST_STEPS:,} instructions")
+
+    def take(self, count: int) -> bytes:
+        """The next bytes of the file."""
+        start, self.at = self.at, self.at + count
+        if self.at > len(self.content):
+            raise EOFError("the file ends in the middle")
+        return self.content[start : self.at]
+
+    def number(self, size: int) -> int:
+        """The next number without a sign."""
+        return int.from_bytes(self.take(size), "little")
+
+    def line(self) -> bytes:
+        """The rest of the line."""
+        end = self.content.index(b"\n", self.at)
+        return self.take(end - self.at + 1)[:-1]
+
+    def since_mark(self) -> list[Any]:
+        """What lies on the stack above the last mark, which are taken off."""
+        mark = self.marks.pop()
+        items = self.stack[mark:]
+        del self.stack[mark:]
+        return items
+
+    def string(self, size: int, decode: Callable[[bytes], Any]) -> None:
+        """A string behind its length."""
+        count = self.number(size)
+        if count <= _LONG or decode is _utf8:
+            self.stack.append(decode(self.take(count)))
+            return
+        start, self.at = self.at, self.at + count
+        if self.at > len(self.content):
+            raise EOFError("the file ends in the middle")
+        self.stack.append(memoryview(self.content)[start : self.at])
+
+    def fill(self, pairs: list[Any]) -> None:
+        """Put keys and values, one after the other, into the dict on the stack."""
+        target = self.stack[-1]
+        # The hash of a tuple walks it, and one that holds itself twice, and so on, would be walked for years.
+        if type(target) is not dict or not all(type(key) in (str, bytes, int) for key in pairs[::2]):
+            raise _Refused("has other keys than text and numbers")
+        target.update(zip(pairs[::2], pairs[1::2], strict=True))
+
+    def append(self, items: list[Any]) -> None:
+        """Append to the list on the stack."""
+        if type(target := self.stack[-1]) is not list:
+            raise ValueError(f"expected a list to append to, received {type(target).__name__}")
+        target.extend(items)
+
+    def name(self, module: Any, name: Any) -> None:
+        """A function by its name."""
+        if type(module) is not str or type(name) is not str or (module, name) not in _FUNCTIONS:
+            shown = f"{module[:60]}.{name[:60]}" if type(module) is type(name) is str else "something unnamed"
+            raise _Refused(f"asks for {shown}, which is not allowed")
+        self.stack.append(_FUNCTIONS[module, name])
+
+    def call(self) -> None:
+        """The function and its arguments on the stack become its result."""
+        arguments, function = self.stack.pop(), self.stack.pop()
+        if not isinstance(function, _Function) or type(arguments) is not tuple or len(arguments) > 8:
+            raise _Refused("calls what is no function")
+        self.stack.append(function.of(self, *arguments))
+
+    def build(self) -> None:
+        """The state on the stack becomes that of the array or dtype below it."""
+        state, value = self.stack.pop(), self.stack[-1]
+        if isinstance(value, _Array):
+            _, shape, dtype, fortran, raw = state
+            value.value = self.array(raw, dtype, shape, "F" if fortran is True else "C")
+        elif isinstance(value, _DType) and type(state) is tuple:
+            if state[1] in ("<", ">"):
+                value.value = value.value.newbyteorder(state[1])
+        else:
+            raise _Refused("tries to change a function" if isinstance(value, _Function) else "holds other objects")
+
+    def array(self, raw: Any, dtype: Any, shape: Any, order: Any) -> np.ndarray:
+        """An array over the bytes of the file."""
+        data = self.encode(raw, "latin1") if type(raw) is str else raw
+        sane = type(shape) is tuple and len(shape) <= _MOST_DIMENSIONS and order in ("C", "F")
+        sane = sane and all(type(n) is int and 0 <= n < 2**40 for n in shape)
+        if not isinstance(data, (bytes, memoryview)) or not sane or not isinstance(dtype, _DType):
+            raise _Refused("holds an array that is not made of plain numbers")
+        expected = math.prod(shape) * dtype.value.itemsize
+        if len(data) != expected:
+            raise ValueError(f"an array of shape {shape} needs {expected} bytes, the file holds {len(data)}")
+        return np.frombuffer(data, dtype.value).reshape(shape, order=order)
+
+    def encode(self, text: Any, codec: Any) -> bytes:
+        """Bytes that were written as text."""
+        if isinstance(text, memoryview):  # a long string of Python 2, which is bytes already
+            return text  # type: ignore[return-value]
+        if type(text) is not str or codec not in ("latin1", "latin-1"):
+            raise _Refused("asks for a codec other than latin1")
+        self.copies -= len(text)
+        if self.copies < 0:
+            raise _Refused("makes more bytes than it has")
+        return text.encode("latin1")
+
+    def wrapped(self, raw: Any, dtype: Any, shape: Any, order: Any) -> _Array:
+        """An array, as numpy's newest way has it."""
+        made = _Array()
+        made.value = self.array(raw, dtype, shape, order)
+        return made
 
 
-def _from_buffer(raw: Any, dtype: Any, shape: Any, order: Any) -> _Array:
-    array = _Array()
-    array.value = _rebuild(raw, dtype, shape, order)
-    return array
+class _Function:
+    """What a pickle may call, and nothing else."""
 
+    __slots__ = ("of",)
 
-def _encode(text: Any, codec: Any) -> bytes:
-    if not isinstance(text, str) or codec not in ("latin1", "latin-1"):
-        raise _Refused("asks for a codec other than latin1")
-    return text.encode("latin1")
-
-
-class _Allowed:
-    """A function a pickle may call and nothing else: it cannot be given new attributes, as a function object could."""
-
-    __slots__ = ("_function",)
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
-
-    def __call__(self, *arguments: Any) -> Any:
-        return self._function(*arguments)
-
-    def __setstate__(self, state: Any) -> None:
-        raise _Refused("tries to change a function")
+    def __init__(self, of: Callable[..., Any]) -> None:
+        self.of = of
 
 
 # numpy 2 moved numpy.core to numpy._core; files of both are about. _codecs.encode and (for none at all) bytes are how
 # Python 3 writes bytes into the old protocols; _frombuffer is numpy's way in the newest.
-_GLOBALS = {
-    ("__builtin__", "bytes"): _Allowed(lambda: b""),
-    ("_codecs", "encode"): _Allowed(_encode),
-    ("numpy", "dtype"): _Allowed(_DType),
-    ("numpy", "ndarray"): _Allowed(lambda *_: _Array()),
-    **{(f"numpy.{core}.multiarray", "_reconstruct"): _Allowed(lambda *_: _Array()) for core in ("core", "_core")},
-    **{(f"numpy.{core}.numeric", "_frombuffer"): _Allowed(_from_buffer) for core in ("core", "_core")},
+_FUNCTIONS = {
+    ("__builtin__", "bytes"): _Function(lambda machine: b""),
+    ("_codecs", "encode"): _Function(_Machine.encode),
+    ("numpy", "dtype"): _Function(lambda machine, *arguments: _DType(*arguments)),
+    ("numpy", "ndarray"): _Function(lambda machine, *_: _Array()),
+    **{(f"numpy.{core}.multiarray", "_reconstruct"): _Function(lambda m, *_: _Array()) for core in ("core", "_core")},
+    **{(f"numpy.{core}.numeric", "_frombuffer"): _Function(_Machine.wrapped) for core in ("core", "_core")},
 }
 
 
-class _Unpickler(pickle.Unpickler):
-    def find_class(self, module: str, name: str) -> Any:
-        if (module, name) not in _GLOBALS:
-            raise _Refused(f"asks for {module}.{name}, which is not allowed")
-        return _GLOBALS[module, name]
+def _utf8(data: bytes) -> str:
+    return data.decode("utf-8", "surrogatepass")
+
+
+def _latin1(data: bytes) -> str:
+    # The official batches are pickles of Python 2, whose strings are bytes.
+    return data.decode("latin1")
 
 
 def _text(key: Any) -> str:
-    return key.decode("latin1") if isinstance(key, bytes) else str(key)
+    return _latin1(key) if isinstance(key, bytes) else str(key)
+
+
+def _quoted(line: bytes) -> str:
+    if len(line) < 2 or line[:1] != line[-1:] or line[:1] not in (b"'", b'"'):
+        raise ValueError("a string without quotes")
+    return _latin1(codecs.escape_decode(line[1:-1])[0])  # type: ignore[attr-defined]
+
+
+def _whole(line: bytes) -> int | bool:
+    return {b"00": False, b"01": True}[line] if line in (b"00", b"01") else int(line.rstrip(b"L"))
+
+
+def _push(make: Callable[[_Machine], Any]) -> Callable[[_Machine], None]:
+    return lambda m: m.stack.append(make(m))
+
+
+def _remember(where: Callable[[_Machine], int]) -> Callable[[_Machine], None]:
+    def step(m: _Machine) -> None:
+        m.memo[where(m)] = m.stack[-1]
+
+    return step
+
+
+def _last(count: int) -> Callable[[_Machine], None]:
+    def step(m: _Machine) -> None:
+        if len(m.stack) < count:
+            raise ValueError("the stack is too short")
+        m.stack[-count:] = [tuple(m.stack[-count:])]
+
+    return step
+
+
+def _new_dict(m: _Machine) -> None:
+    pairs = m.since_mark()
+    m.stack.append({})
+    m.fill(pairs)
+
+
+def _set_item(m: _Machine) -> None:
+    value, key = m.stack.pop(), m.stack.pop()
+    m.fill([key, value])
+
+
+_STEPS: dict[bytes, Callable[[_Machine], Any]] = {
+    b"\x80": lambda m: m.take(1),  # the protocol
+    b"\x95": lambda m: m.take(8),  # the length of a frame
+    b"(": lambda m: m.marks.append(len(m.stack)),
+    b"0": lambda m: m.stack.pop(),
+    b"1": lambda m: m.since_mark(),
+    **{code: _push(lambda m, value=value: value) for code, value in ((b"N", None), (b"\x88", True), (b"\x89", False))},  # type: ignore[misc]
+    b"I": _push(lambda m: _whole(m.line())),
+    b"L": _push(lambda m: _whole(m.line())),
+    b"F": _push(lambda m: float(m.line())),
+    b"K": _push(lambda m: m.number(1)),
+    b"M": _push(lambda m: m.number(2)),
+    b"J": _push(lambda m: struct.unpack("<i", m.take(4))[0]),
+    b"G": _push(lambda m: struct.unpack(">d", m.take(8))[0]),
+    b"\x8a": _push(lambda m: int.from_bytes(m.take(m.number(1)), "little", signed=True)),
+    b"S": _push(lambda m: _quoted(m.line())),
+    b"V": _push(lambda m: m.line().decode("raw-unicode-escape")),
+    b"U": lambda m: m.string(1, _latin1),
+    b"T": lambda m: m.string(4, _latin1),
+    b"X": lambda m: m.string(4, _utf8),
+    b"\x8c": lambda m: m.string(1, _utf8),
+    b"\x8d": lambda m: m.string(8, _utf8),
+    b"C": lambda m: m.string(1, bytes),
+    b"B": lambda m: m.string(4, bytes),
+    b"\x8e": lambda m: m.string(8, bytes),
+    b"\x96": lambda m: m.string(8, bytes),
+    b"}": _push(lambda m: {}),
+    b"]": _push(lambda m: []),
+    b")": _push(lambda m: ()),
+    b"d": _new_dict,
+    b"l": _push(lambda m: m.since_mark()),
+    b"t": _push(lambda m: tuple(m.since_mark())),
+    b"\x85": _last(1),
+    b"\x86": _last(2),
+    b"\x87": _last(3),
+    b"a": lambda m: m.append([m.stack.pop()]),
+    b"e": lambda m: m.append(m.since_mark()),
+    b"s": _set_item,
+    b"u": lambda m: m.fill(m.since_mark()),
+    b"p": _remember(lambda m: int(m.line())),
+    b"q": _remember(lambda m: m.number(1)),
+    b"r": _remember(lambda m: m.number(4)),
+    b"\x94": _remember(lambda m: len(m.memo)),
+    b"g": _push(lambda m: m.memo[int(m.line())]),
+    b"h": _push(lambda m: m.memo[m.number(1)]),
+    b"j": _push(lambda m: m.memo[m.number(4)]),
+    b"c": lambda m: m.name(_latin1(m.line()), _latin1(m.line())),
+    b"\x93": lambda m: m.name(*(lambda name, module: (module, name))(m.stack.pop(), m.stack.pop())),
+    b"R": lambda m: m.call(),
+    b"b": lambda m: m.build(),
+}

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import struct
+import zlib
 from pathlib import Path
 
 import numpy as np
 
 from ..errors import DataError
-from ..optional import require
 from .arrays import Arrays, check_images, check_labels
 from .download import Remote
 from .files import Request, find
+from .matlab import read_matlab
 
 _FILES = {
     "train": ("train_32x32.mat", "e26dedcc434d2e4c54c9b2d4a06d8373"),
@@ -32,23 +34,24 @@ def read_svhn(path: str | os.PathLike[str]) -> tuple[np.ndarray, np.ndarray]:
     >>> images.shape, labels
     ((2, 3, 32, 32), array([0, 3]))
     """
-    require("scipy", "data", "read_svhn")
-    from scipy.io import loadmat
-
     path = Path(path)
     try:
-        content = loadmat(path, variable_names=["X", "y"])
-    except Exception as error:  # scipy lets whatever a damaged byte leads to through: zlib, struct, Type, Value, ...
+        content = read_matlab(path, ("X", "y"))
+    except (OSError, ValueError, struct.error, zlib.error) as error:
         raise DataError(
             f"{path}: expected a whole MATLAB file (version 5), received a damaged or foreign one "
-            f"({type(error).__name__}: {error}); delete it and fetch it again"
+            f"({type(error).__name__}: {str(error)[:200]}); delete it and fetch it again"
         ) from error
     if missing := [key for key in ("X", "y") if key not in content]:
         raise DataError(f"{path}: expected the variables X and y, received no {missing[0]}; fetch the file again")
-    images, labels = np.asarray(content["X"]), np.asarray(content["y"])
+    images, labels = content["X"], content["y"]
     if images.ndim != 4:
         raise DataError(f"{path}: expected X of shape (32, 32, 3, n), received {images.shape}; fetch the file again")
-    images = check_images(path, np.ascontiguousarray(images.transpose(3, 2, 0, 1)), (3, 32, 32))
+    images = check_images(path, images.transpose(3, 2, 0, 1), (3, 32, 32))
+    stored = images.transpose(0, 1, 3, 2)  # as it lies in memory; turned there, since a copy may be a gigabyte
+    for at in range(0, len(stored), 1024):
+        stored[at : at + 1024] = images[at : at + 1024].copy()
+    images = stored
     labels = labels.reshape(-1)
     # 10 is the digit 0; a stored 0 is the digit 0 too, as copies that were cleaned up have it.
     return images, check_labels(path, np.where(labels == 10, 0, labels), len(images), 10)

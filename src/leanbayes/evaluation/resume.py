@@ -10,7 +10,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,10 @@ from torch import Tensor, nn
 
 from .. import container, feed, files
 from .._version import __version__
+from ..artifacts.target import check_target
 from ..errors import ArtifactError
+from .fingerprint import Watched, add_tensor, start
+from .structure import structure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,8 +37,9 @@ class Stages:
     """Runs each stage once, over all runs of the same evaluation.
 
     path: the file that remembers; None to remember nothing. identity: what makes it the same evaluation, as JSON has
-    it; a file with another one is refused before any work is done. The file stays when all is done: the same call
-    again answers from it at once. Delete it when the result is kept elsewhere.
+    it; a file with another one is refused before any work is done. data: what the stages look at. Of data that a
+    finished stage has seen the file has a digest, and they are gone through once, without the model, to compare it. The
+    file stays when all is done: the same call again answers from it. Delete it when the result is kept elsewhere.
 
     >>> stages = Stages(None, {})
     >>> stages.once("first", lambda: Outcome({"a": 1})).values
@@ -44,16 +48,23 @@ class Stages:
     {'a': 1}
     """
 
-    def __init__(self, path: str | os.PathLike[str] | None, identity: dict[str, Any]) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str] | None, identity: dict[str, Any], data: Collection[Watched] = ()
+    ) -> None:
         self.path = None if path is None else Path(container.name_of(path))
         self.identity: dict[str, Any] = json.loads(json.dumps(identity))  # as it will be read back: tuples are lists
         self.outcomes: dict[str, Outcome] = {}
+        self.data = data
         if self.path is None:
             return
-        if self.path.exists():
-            self.outcomes = _read(self.path, self.identity)
-        else:
+        check_target(self.path)
+        if not self.path.exists():
             self._write()  # a path that cannot be written is found now, not after an hour
+            return
+        self.outcomes, digests = _read(self.path, self.identity, [held.name for held in data])
+        for held in data:
+            if held.name in digests:
+                held.verify(digests[held.name], self.path)
 
     def once(self, name: str, work: Callable[[], Outcome]) -> Outcome:
         """The outcome of a stage: remembered, or worked out now and remembered."""
@@ -74,20 +85,23 @@ class Stages:
         }
         stages = {stage: {"values": o.values, "tensors": list(o.tensors)} for stage, o in self.outcomes.items()}
         # As text: a metric may be NaN, for which the JSON of the header has no word, and floats keep their last bit.
-        document = {"evaluation": {"identity": self.identity, "stages": json.dumps(stages)}}
+        digests = {held.name: held.digest for held in self.data if held.digest is not None}
+        document = {"evaluation": {"identity": self.identity, "digests": digests, "stages": json.dumps(stages)}}
         files.write_bytes(self.path, container.pack(tensors, {"leanbayes": __version__, **document}))
 
 
-def identity(model: nn.Module, meaning: Any, options: dict[str, Any], data: dict[str, Any]) -> dict[str, Any]:
+def identity(model: nn.Module, meaning: nn.Module, options: dict[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
     """What makes two calls the same evaluation: the model, what its outputs mean, the options, the data, the versions.
 
     data: whatever holds data, by name; looked at, not gone through.
     """
     return {
         "model": model_digest(model),
+        "structure": structure(model),
         "task": f"{meaning.task} {meaning}",
+        "likelihood": [model_digest(meaning), structure(meaning)],
         "options": options,
-        "data": {name: [feed.length(held), feed.start(held)] for name, held in data.items()},
+        "data": {name: [feed.length(held), start(held)] for name, held in data.items()},
         "versions": {"leanbayes": __version__, "torch": str(torch.__version__)},
     }
 
@@ -103,11 +117,14 @@ def model_digest(model: nn.Module) -> str:
     for name, tensor in model.state_dict().items():
         digest.update(f"{name}:".encode())
         if isinstance(tensor, Tensor):
-            feed.add_tensor(digest, tensor)
+            add_tensor(digest, tensor)
+        else:  # what a module of somebody's own keeps beside its tensors
+            digest.update(repr(tensor).encode())
     return digest.hexdigest()
 
 
-def _read(path: Path, identity: dict[str, Any]) -> dict[str, Outcome]:
+def _read(path: Path, identity: dict[str, Any], names: Collection[str]) -> tuple[dict[str, Outcome], dict[str, Any]]:
+    """The outcomes in a file, and the digests of the data they are about; names: of the data there are."""
     tensors, document = container.read(path)
     found = document.get("evaluation")
     if not isinstance(found, dict) or not isinstance(found.get("identity"), dict):
@@ -115,28 +132,44 @@ def _read(path: Path, identity: dict[str, Any]) -> dict[str, Outcome]:
             f"resume: expected a file that evaluate(..., resume=...) wrote, {path} is another file of leanbayes; "
             f"choose a path of its own"
         )
-    _same(found["identity"], identity, path)
+    older = "digests" not in found  # of version 0.1, which looked at the start of the data, and not at the code
+    _same(found["identity"], identity, path, ("structure", "likelihood") if older else ())
+    if older:
+        return {}, {}  # the same evaluation as far as it can tell; that is not enough to answer from it
     try:
-        stages = json.loads(found["stages"])
-        return {
-            name: Outcome(stage["values"], {key: tensors[f"{name}/{key}"] for key in stage["tensors"]})
-            for name, stage in stages.items()
-        }
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        stages, digests = json.loads(found["stages"]), dict(found["digests"])
+        outcomes = {name: _outcome(name, stage, tensors) for name, stage in stages.items()}
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ArtifactError(f"resume: {path} is damaged ({type(error).__name__}); delete it and start anew") from error
+    seen = {name if name in names else "test data" for name in outcomes if name != "cost"}
+    if names and (unknown := seen - digests.keys()):
+        raise ArtifactError(
+            f"resume: {path} is damaged: it has no digest of the {min(unknown)} that its stages have seen; "
+            f"delete it and start anew"
+        )
+    return outcomes, digests
 
 
-def _same(there: dict[str, Any], here: dict[str, Any], path: Path) -> None:
+def _outcome(name: str, stage: dict[str, Any], tensors: dict[str, Tensor]) -> Outcome:
+    if not isinstance(stage["values"], dict) or not isinstance(stage["tensors"], list):
+        raise TypeError("expected a mapping of values and the names of tensors")
+    return Outcome(stage["values"], {key: tensors[f"{name}/{key}"] for key in stage["tensors"]})
+
+
+_TOLD = {"structure": "a module (its class, options, hooks or code)", "model": "model", "likelihood": "likelihood"}
+
+
+def _same(there: dict[str, Any], here: dict[str, Any], path: Path, without: Collection[str]) -> None:
     """Refuse the file of another evaluation, and say what differs."""
-    for part in ("versions", "model", "task", "options", "data"):
-        if there.get(part) == here[part]:
+    for part in ("versions", "model", "structure", "task", "likelihood", "options", "data"):
+        if part in without or there.get(part) == here.get(part):
             continue
-        what = part
-        old, new = there.get(part), here[part]
+        what = _TOLD.get(part, part)
+        old, new = there.get(part), here.get(part)
         if isinstance(old, dict) and isinstance(new, dict):
             key = next(k for k in [*new, *old] if old.get(k) != new.get(k))
-            what, old, new = f"{part}: {key}", old.get(key), new.get(key)
-        told = "" if part == "model" else f" ({_short(old)} there, {_short(new)} here)"
+            what, old, new = f"{what}: {key!r}" if part in _TOLD else f"{part}: {key}", old.get(key), new.get(key)
+        told = "" if part in _TOLD else f" ({_short(old)} there, {_short(new)} here)"
         shuffled = "; data in another order at every run (shuffle=True) cannot be resumed" if part == "data" else ""
         raise ArtifactError(
             f"resume: {path} belongs to another evaluation, its {what} differs{told}{shuffled}; "

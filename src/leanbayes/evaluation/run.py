@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,6 +16,7 @@ from . import arguments, stages
 from .arguments import Options
 from .configs import Attack, Corruptions
 from .corruption import cells
+from .fingerprint import Watched
 from .metrics.regression import LEVELS
 from .pixels import Pixels
 from .progress import Bar
@@ -66,8 +68,8 @@ def evaluate(
     selective: accuracies one may wish for, each with the share of data that can then be answered.
     replicates: of the bootstrap behind the confidence intervals; 0 for none.
     resume: a file that remembers every finished stage, so that the same call goes on after an interruption and ends
-    with the same numbers; a file of another model, other options or other data is refused. It stays when all is done:
-    the same call again answers from it.
+    with the same numbers; a file of another model (weights, options, code), other options or other data is refused. It
+    stays when all is done: the same call again answers from it. Either goes through the data once to compare them.
     history: the rows of training, for the curves of the report. name: what tables call the model.
     bins, min_count, adaptive: the binning of ECE and MCE (`reliability`); levels: the nominal levels of the intervals.
     ignore_index: the label that does not count (the border of a segmentation).
@@ -91,7 +93,12 @@ def evaluate(
     options = {"samples": samples, "seed": seed, "chunk": chunk, "mean_only": mean_only}
     with Bar(shown=progress) as bar:
         evaluator = Evaluator(model, meaning, options, binning, tuple(levels), bar)
-        done = Stages(resume, {} if resume is None else _identity(evaluator, loader, wanted))
+        if resume is None:
+            done = Stages(None, {})
+        else:
+            same, data = _identity(evaluator, loader, wanted)
+            done = Stages(resume, same, data.values())
+            loader, wanted = _watched(data, wanted)
         try:
             outcomes = dict(_outcomes(evaluator, loader, first, wanted, done))
         except KeyboardInterrupt as stop:
@@ -140,7 +147,8 @@ def _works(evaluator: Evaluator, loader: Any, first: Any, wanted: Options) -> It
             yield f"{kind} {severity}", amount, lambda cell=cell: stages.corrupted_data(*cell)
 
 
-def _identity(evaluator: Evaluator, loader: Any, wanted: Options) -> dict[str, Any]:
+def _identity(evaluator: Evaluator, loader: Any, wanted: Options) -> tuple[dict[str, Any], dict[str, Watched]]:
+    """What makes the same evaluation, and the data by name, told from others whenever they are gone through."""
     data = {"test data": loader} | {f"ood {label}": other for label, other in wanted.ood.items()}
     if wanted.temperature is not None:
         data["temperature"] = wanted.temperature
@@ -154,7 +162,12 @@ def _identity(evaluator: Evaluator, loader: Any, wanted: Options) -> dict[str, A
             ("pixels", wanted.pixels),
         )
     }
-    levels = {"levels": list(evaluator.levels)}
-    return identity(
-        evaluator.model, evaluator.meaning, {**evaluator.options, **evaluator.binning, **levels, **configs}, data
-    )
+    options = {**evaluator.options, **evaluator.binning, "levels": list(evaluator.levels), **configs}
+    same = identity(evaluator.model, evaluator.meaning, options, data)
+    return same, {name: Watched(held, name) for name, held in data.items()}
+
+
+def _watched(data: dict[str, Watched], wanted: Options) -> tuple[Watched, Options]:
+    """The test data and the options, with watched data."""
+    ood = {label: data[f"ood {label}"] for label in wanted.ood}
+    return data["test data"], dataclasses.replace(wanted, ood=ood, temperature=data.get("temperature"))

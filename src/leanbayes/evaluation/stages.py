@@ -18,6 +18,7 @@ from . import temperature
 from .attack import perturb
 from .configs import Attack, Corruptions
 from .corruption import corrupted
+from .fingerprint import Fingerprint
 from .latency import latency
 from .metrics import checks, ood as out_of_domain
 from .metrics.classification import Classification
@@ -75,9 +76,9 @@ class Evaluator:
 def known_data(evaluator: Evaluator, loader: Any, *, scored: bool) -> Outcome:
     """Is it right, and does it know: the metrics, curves and points of the test data; scores of doubt where wanted."""
     answers, scores = evaluator.stream(), Points()
-    count, seconds, engine, mark = 0, 0.0, "", ""
+    count, seconds, engine, mark = 0, 0.0, "", Fingerprint()
     for inputs, targets in feed.labelled(loader):
-        mark = mark or feed.fingerprint((inputs, targets))
+        mark.add(inputs, targets)
         began = time.perf_counter()
         pred = evaluator.predict(inputs)
         seconds += time.perf_counter() - began
@@ -94,7 +95,7 @@ def known_data(evaluator: Evaluator, loader: Any, *, scored: bool) -> Outcome:
         "count": count,
         "seconds": seconds / count,
         "engine": engine,
-        "data": f"{count}:{mark}",
+        "data": str(mark),
     }
     kept = {f"points/{name}": tensor.float() for name, tensor in _points(evaluator, answers).items()}
     return Outcome(values, kept | {f"scores/{name}": tensor.float() for name, tensor in scores.compute().items()})

@@ -1,0 +1,81 @@
+"""How much a file of data may hold, so that a forged one costs little time and memory before it is refused.
+
+A packed file can claim, or unpack to, a thousand times its size. Published data sets are pictures and numbers, which
+hardly pack at all (lung masks the most: about 8 to 1 in a whole file), so more than `RATIO` is a forgery.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO, Protocol
+
+import numpy as np
+
+FREE, RATIO = 64 * 2**20, 16
+_PIECE = 2**20
+
+
+class Stream(Protocol):
+    """Whatever bytes can be read from."""
+
+    def read(self, size: int = -1, /) -> bytes:
+        """At most so many bytes, none at the end."""
+
+
+def unpacked(size: int, most: int) -> int:
+    """How many bytes a packed file of `size` bytes may unpack to, `most` being what the largest data set takes.
+
+    >>> unpacked(10 * 2**20, most=2**30) // 2**20, unpacked(2**30, most=2**30) // 2**20
+    (224, 1024)
+    """
+    return min(FREE + RATIO * size, most)
+
+
+def open_regular(path: Path) -> BinaryIO:
+    """Open a file to read it; a folder, a device or a pipe, which may never end, is an OSError like a missing file."""
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise OSError(errno.EINVAL, "Not a regular file", str(path))
+    return path.open("rb")
+
+
+def read_whole(path: Path, most: int) -> bytes:
+    """The content of a file of at most `most` bytes; more is an OSError."""
+    with open_regular(path) as file:
+        if (size := os.fstat(file.fileno()).st_size) > most:
+            raise OSError(errno.EFBIG, f"File of {size:,} bytes, where at most {most:,} are expected", str(path))
+        return file.read(most)
+
+
+def read_bytes(file: Stream, count: int) -> np.ndarray:
+    """The next `count` bytes of a stream as uint8, fewer where it ends; nothing is held twice."""
+    values = np.empty(count, np.uint8)
+    at = 0
+    while at < count and (piece := file.read(min(_PIECE, count - at))):
+        values[at : at + len(piece)] = np.frombuffer(piece, np.uint8)
+        at += len(piece)
+    return values[:at]
+
+
+class Bounded:
+    """A stream that raises a ValueError once more than `most` bytes have been read from it.
+
+    >>> import io
+    >>> Bounded(io.BytesIO(b"abc"), 2).read(3)
+    Traceback (most recent call last):
+    ValueError: more than 2 bytes
+    """
+
+    def __init__(self, file: Stream, most: int) -> None:
+        self.file, self.most, self.left = file, most, most
+
+    def read(self, size: int = -1, /) -> bytes:
+        """At most `size` bytes, all that are left where it is negative."""
+        wanted = self.left + 1 if size < 0 else min(size, self.left + 1)
+        data = self.file.read(wanted)
+        self.left -= len(data)
+        if self.left < 0:
+            raise ValueError(f"more than {self.most:,} bytes")
+        return data
