@@ -26,7 +26,9 @@ def test_an_old_name_warns_and_gives_the_module_itself(old):
 
 
 def test_a_file_that_took_another_s_name_does_not_stand_in_for_it():
-    from leanbayes.evaluation import resume, stages, stages as old
+    from leanbayes.evaluate import stages as old
+
+    from leanbayes.evaluation import resume, stages
 
     assert old is resume
     assert stages is not resume
@@ -37,8 +39,8 @@ def test_functions_keep_their_names_and_the_warning_points_at_the_import():
 import warnings
 with warnings.catch_warnings(record=True) as seen:
     warnings.simplefilter("always")
-    import leanbayes as lb, leanbayes.prediction.stacking, leanbayes.evaluation.attack, leanbayes.cost
-    from leanbayes.costs import training_bytes
+    import leanbayes as lb, leanbayes.predict.stacking, leanbayes.evaluate.attack, leanbayes.cost
+    from leanbayes.cost import training_bytes
 assert callable(lb.predict) and callable(lb.evaluate) and callable(lb.cost), lb.predict
 print([w.filename for w in seen if w.category is DeprecationWarning and "has moved" in str(w.message)])
 """
@@ -47,7 +49,7 @@ print([w.filename for w in seen if w.category is DeprecationWarning and "has mov
 
 
 def test_what_never_was_is_not_found():
-    for name in ("leanbayes.prediction.nothing", "leanbayes.nothing"):
+    for name in ("leanbayes.predict.nothing", "leanbayes.nothing"):
         with pytest.raises(ModuleNotFoundError):
             importlib.import_module(name)
     assert lb.predict is importlib.import_module("leanbayes.prediction").predict

@@ -16,7 +16,7 @@ import leanbayes
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
-SOURCES = sorted((ROOT / "src").rglob("*.py"))
+SOURCES = [path for path in sorted((ROOT / "src").rglob("*.py")) if path.name != "moved.py"]  # it lists old names
 NAME = re.compile(r"(?P<imported>\b(?:from|import) +)?(?<![\w./-])(?:leanbayes|lb)(?P<path>(?:\.[A-Za-z_]\w*)+)")
 
 

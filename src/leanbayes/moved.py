@@ -67,7 +67,7 @@ _PACKAGE = __name__.partition(".")[0]
 def new_name(old: str) -> str | None:
     """Where a module stands now, by its full old name; None if it has not moved.
 
-    >>> new_name("leanbayes.prediction.stacking"), new_name("leanbayes.methods.patch.layer"), new_name("leanbayes.kl")
+    >>> new_name("leanbayes.predict.stacking"), new_name("leanbayes.layers.patched"), new_name("leanbayes.kl")
     ('leanbayes.prediction.stacking', 'leanbayes.methods.patch.layer', None)
     """
     package, _, inner = old.partition(".")

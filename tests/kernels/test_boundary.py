@@ -31,7 +31,7 @@ def test_features_that_are_not_the_layers_are_refused():
     with pytest.raises(DataError, match=r"expected activations of 16 channels .* received 8 at 1"):
         sparse.both(layout.block(torch.randn(4, 8)), mu, sigma, None, ready, 0, 4)
     with pytest.raises(DataError, match="16 channels"):
-        sparse.local(layout.block(torch.randn(4, 17)), mu, sigma, None, ready, 0)
+        sparse.both(layout.block(torch.randn(4, 17)), mu, sigma, None, ready, 0, 4)
 
 
 def test_a_flattened_image_of_another_size_is_refused():

@@ -18,7 +18,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from leanbayes.recipes.base import Jobs
 from scipy.io import savemat
 from torch import nn
 
@@ -27,6 +26,7 @@ from leanbayes import artifacts, container
 from leanbayes.cli import inputs, saved
 from leanbayes.data import read_cifar, read_idx, read_lidc, read_svhn, read_uci
 from leanbayes.data.npz import read_npy
+from leanbayes.recipes import jobs
 
 from ..data.conftest import cifar_batch, idx_bytes, write_uci
 from ..snapshots import snapshot
@@ -221,12 +221,10 @@ KEY = {"method": "mean-field", "seed": 0}
 
 def piece(path: Path, context: Any) -> None:
     """A finished piece of a recipe, read in place of work."""
-    jobs = Jobs(path.parent)
-    from leanbayes.recipes import base
-
-    path.rename(path.parent / f"{base._told(KEY)[1]}.json")
+    run = jobs.Jobs(path.parent)
+    path.rename(path.parent / f"{jobs._encoded(KEY)[1]}.json")
     try:
-        jobs(KEY, lambda: {"accuracy": 0.5})
+        run(KEY, lambda: {"accuracy": 0.5})
     finally:
         next(path.parent.glob("*.json")).rename(path)
 
