@@ -22,7 +22,7 @@ def check_inputs(inputs: Any, what: str = "") -> None:
 
     >>> check_inputs(torch.tensor([[1.0], [torch.nan]]))
     Traceback (most recent call last):
-    leanbayes.training.guard.BatchError: the inputs of this batch are non-finite: nan at [1, 0] ...
+    leanbayes.training.guard.BatchError: the inputs of this batch are non-finite: nan at [1, 0]; ...
     """
     for name, tensor in _floats(inputs, ""):
         if "mask" in name or bool(torch.isfinite(tensor.detach().sum())):  # a sum is not finite if any term is not
