@@ -121,7 +121,6 @@ class Jobs:
         network is kept in memory.
         """
         from ..artifacts import load, save
-        from ..training import checkpoint
 
         text, digest = _told(key)
         path = None if self.folder is None else self.folder.parent / "networks" / f"{digest}.safetensors"
@@ -134,7 +133,7 @@ class Jobs:
                 halfway = path.with_suffix(".checkpoint")
                 network = train() if anew else train(checkpoint=halfway, resume=True)
                 save(network, path, metadata={"key": json.loads(text)})
-                checkpoint.remove(halfway)
+                halfway.unlink(missing_ok=True)
                 return network
             self._networks[digest] = train()
         return copy.deepcopy(self._networks[digest])
