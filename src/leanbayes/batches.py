@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -74,43 +73,6 @@ def first_tensor(inputs: Any) -> Tensor:
         if isinstance(value, Tensor):
             return value
     raise DataError(f"expected a tensor, or a tuple or mapping of tensors, received {type(inputs).__name__}")
-
-
-def dtype_at_fault(model: nn.Module, inputs: Any, error: Exception) -> str | None:
-    """What to say where a model could not take inputs because of their dtype; None where that is not the cause.
-
-    >>> inputs = torch.ones(1, 2, dtype=torch.float64)
-    >>> try:
-    ...     nn.Linear(2, 2)(inputs)
-    ... except RuntimeError as error:
-    ...     dtype_at_fault(nn.Linear(2, 2), inputs, error)
-    'expected inputs of torch.float32, as the parameters of the model, received torch.float64; pass x.float(), ...
-    """
-    text = str(error)
-    if not isinstance(error, RuntimeError) or not any(word in text for word in ("dtype", "scalar type", "nput type")):
-        return None
-    wanted = [p.dtype for p in model.parameters() if p.is_floating_point()]
-    found: list[torch.dtype] = []
-    map_tensors(lambda t: found.append(t.dtype), inputs)
-    if not wanted or not found or found[0] in wanted:
-        return None
-    other = f", or turn the model into the other: model.to({found[0]})" if found[0].is_floating_point else ""
-    casts = {torch.float32: "x.float()", torch.float64: "x.double()", torch.float16: "x.half()"}
-    return (
-        f"expected inputs of {wanted[0]}, as the parameters of the model, received {found[0]}; pass "
-        f"{casts.get(wanted[0], f'x.to({wanted[0]})')}{other}"
-    )
-
-
-@contextlib.contextmanager
-def dtypes_explained(model: nn.Module, inputs: Any) -> Iterator[None]:
-    """Run a block that calls a model; where it fails because of the dtype of the inputs, a DataError says so."""
-    try:
-        yield
-    except RuntimeError as error:
-        if (why := dtype_at_fault(model, inputs, error)) is not None:
-            raise DataError(why) from error
-        raise
 
 
 def to(inputs: Any, device: torch.device | str) -> Any:

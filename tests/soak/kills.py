@@ -102,7 +102,10 @@ KINDS: dict[str, tuple[Callable[[], Any], dict[str, Any]]] = {
     "natural gradient": (lambda: DataLoader(Noisy(), 4, shuffle=True), {"optimizer": NaturalGradientSGD}),
     "own sampler": (lambda: DataLoader(Noisy(), 4, sampler=Shuffled()), {}),
     "own batches": (lambda: DataLoader(Noisy(), batch_sampler=Batches()), {"optimizer": torch.optim.RMSprop}),
-    "weighted": (lambda: DataLoader(Noisy(), 4, sampler=_weighted()), {"val": data()}),
+    "weighted": (
+        lambda: DataLoader(Noisy(), 4, sampler=_weighted()),
+        {"val": DataLoader(Noisy(), 4, sampler=_weighted())},
+    ),
 }
 
 

@@ -111,7 +111,7 @@ def predict(
     for batch in _batches(inputs, is_loader, progress):  # not in our turn: a loader may be slow, or predict itself
         if batches.size(batch) == 0:
             continue
-        with undisturbed(model), batches.dtypes_explained(model, batch):
+        with undisturbed(model):
             for block, outputs in engine.numbered(batches.to(batch, device)):
                 parts.append(_average(engine, meaning, batches.size(block), outputs, keep_samples, settle, weights))
                 if is_loader:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -22,7 +23,7 @@ def check_inputs(inputs: Any, what: str = "") -> None:
 
     >>> check_inputs(torch.tensor([[1.0], [torch.nan]]))
     Traceback (most recent call last):
-    leanbayes.training.guard.BatchError: the inputs of this batch are non-finite: nan at [1, 0] ...
+    leanbayes.training.guard.BatchError: the inputs of this batch are non-finite: nan at [1, 0]; ...
     """
     for name, tensor in _floats(inputs, ""):
         if "mask" in name or bool(torch.isfinite(tensor.detach().sum())):  # a sum is not finite if any term is not
@@ -69,7 +70,7 @@ def check_parameters(trained: Mapping[str, Tensor], where: str, way_on: str) -> 
 
 def batch_at_fault(model: nn.Module, batch: Any, inputs: Any, targets: Any, error: Exception) -> str | None:
     """What is wrong with a batch that a model could not take, if that is known."""
-    if (why := batches.dtype_at_fault(model, inputs, error)) is not None:
+    if (why := dtype_at_fault(model, inputs, error)) is not None:
         return why
     if isinstance(batch, Mapping) and targets is None:
         return (
@@ -82,6 +83,43 @@ def batch_at_fault(model: nn.Module, batch: Any, inputs: Any, targets: Any, erro
             "with drop_last=True"
         )
     return None
+
+
+def dtype_at_fault(model: nn.Module, inputs: Any, error: Exception) -> str | None:
+    """What to say where a model could not take inputs because of their dtype; None where that is not the cause.
+
+    >>> inputs = torch.ones(1, 2, dtype=torch.float64)
+    >>> try:
+    ...     nn.Linear(2, 2)(inputs)
+    ... except RuntimeError as error:
+    ...     dtype_at_fault(nn.Linear(2, 2), inputs, error)
+    'expected inputs of torch.float32, as the parameters of the model, received torch.float64; pass x.float(), ...
+    """
+    text = str(error)
+    if not isinstance(error, RuntimeError) or not any(word in text for word in ("dtype", "scalar type", "nput type")):
+        return None
+    wanted = [p.dtype for p in model.parameters() if p.is_floating_point()]
+    found: list[torch.dtype] = []
+    batches.map_tensors(lambda t: found.append(t.dtype), inputs)
+    if not wanted or not found or found[0] in wanted:
+        return None
+    other = f", or turn the model into the other: model.to({found[0]})" if found[0].is_floating_point else ""
+    casts = {torch.float32: "x.float()", torch.float64: "x.double()", torch.float16: "x.half()"}
+    return (
+        f"expected inputs of {wanted[0]}, as the parameters of the model, received {found[0]}; pass "
+        f"{casts.get(wanted[0], f'x.to({wanted[0]})')}{other}"
+    )
+
+
+@contextlib.contextmanager
+def dtypes_explained(model: nn.Module, inputs: Any) -> Iterator[None]:
+    """Run a block that calls a model; where it fails because of the dtype of the inputs, a DataError says so."""
+    try:
+        yield
+    except RuntimeError as error:
+        if (why := dtype_at_fault(model, inputs, error)) is not None:
+            raise DataError(why) from error
+        raise
 
 
 class Undo:

@@ -86,7 +86,7 @@ def take(run: Run) -> dict[str, Any]:
         "precision": run.fabric.strategy.precision.state_dict(),
         "callbacks": [(type(c).__name__, c.state_dict() if hasattr(c, "state_dict") else None) for c in job.callbacks],
         "rng": _generators(run),
-        "feed": [rng.state_of(generator) for generator in run.feed.generators()],
+        "feed": [rng.state_of(generator) for generator in _own_generators(run)],
         "position": {"epoch": state.epoch, "batch": run.batch, "step": state.step, "stop": state.stop},
         "sums": dict(vars(run.sums)),
         "history": run.history.rows,
@@ -123,7 +123,7 @@ def _restore(run: Run, stored: dict[str, Any]) -> None:
     for callback, (_, kept) in zip(job.callbacks, stored["callbacks"], strict=True):
         if kept is not None:
             callback.load_state_dict(kept)
-    for generator, state in zip(run.feed.generators(), stored.get("feed", []), strict=False):
+    for generator, state in zip(_own_generators(run), stored.get("feed", []), strict=False):
         rng.set_state(generator, state)
     run.history.rows[:] = stored["history"]
     for name in vars(run.sums):
@@ -196,6 +196,11 @@ def _write(run: Run, content: dict[str, Any]) -> None:
     assert run.job.checkpoint is not None
     if run.fabric.is_global_zero:
         checkpoint.write(run.job.checkpoint, content, keep_previous=True)
+
+
+def _own_generators(run: Run) -> list[Any]:
+    """Those of samplers of the user's, in training and in validation."""
+    return [*run.feed.generators(), *(() if run.val is None else run.val.generators())]
 
 
 def _generators(run: Run) -> list[dict[str, Tensor]]:
