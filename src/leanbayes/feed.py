@@ -19,6 +19,7 @@ ROWS = 256
 def stream(data: Any) -> Iterator[Any]:
     """Batches of whatever holds data: a loader, a list of batches, a Dataset, a tensor, or a tuple of tensors.
 
+    >>> import torch
     >>> [len(x) for x, y in stream((torch.zeros(600, 2), torch.zeros(600)))]
     [256, 256, 88]
     """
@@ -43,6 +44,7 @@ def stream(data: Any) -> Iterator[Any]:
 def labelled(data: Any) -> Iterator[tuple[Any, Any]]:
     """Inputs and targets of every batch that is not empty; batches without targets are refused.
 
+    >>> import torch
     >>> [targets.tolist() for inputs, targets in labelled([(torch.zeros(2, 3), torch.tensor([0, 1]))])]
     [[0, 1]]
     """
@@ -60,6 +62,7 @@ def labelled(data: Any) -> Iterator[tuple[Any, Any]]:
 def peek(data: Any) -> tuple[tuple[Any, Any], Any]:
     """The inputs and targets of the first batch, and data that still have it (a generator would have lost it).
 
+    >>> import torch
     >>> (inputs, targets), data = peek(iter([(torch.zeros(2, 3), torch.tensor([0, 1]))]))
     >>> len(inputs), len(list(data))
     (2, 1)
@@ -76,6 +79,7 @@ def peek(data: Any) -> tuple[tuple[Any, Any], Any]:
 def slices(data: Any, size: int, limit: int | None = None) -> Iterator[tuple[int, Any, Any]]:
     """(index of the first datum, inputs, targets) of pieces of at most ``size`` data, up to ``limit`` data in all.
 
+    >>> import torch
     >>> pair = torch.zeros(10, 2), torch.arange(10)
     >>> [(start, targets.tolist()) for start, _, targets in slices(pair, 4, limit=6)]
     [(0, [0, 1, 2, 3]), (4, [4, 5])]
@@ -95,10 +99,14 @@ def slices(data: Any, size: int, limit: int | None = None) -> Iterator[tuple[int
 def length(data: Any) -> int | None:
     """How many data there are, where that can be known without going through them.
 
+    >>> import torch
     >>> length((torch.zeros(600, 2), torch.zeros(600))), length(iter([]))
     (600, None)
     """
-    data = getattr(data, "watched", data)
+    from .fingerprint import Watched
+
+    if isinstance(data, Watched):
+        data = data.watched
     try:
         if isinstance(data, DataLoader):
             if data.batch_size is not None and data.drop_last:

@@ -35,7 +35,7 @@ class Fingerprint:
     def add(self, inputs: Any, targets: Any = None) -> None:
         """Add a batch."""
         self.count += batches.size(inputs)
-        for name, value in _leaves((inputs, targets), ""):
+        for name, value in _leaves((inputs,) if targets is None else (inputs, targets), ""):
             digest, form = self._parts.get(name, (hashlib.blake2b(digest_size=16), ""))
             now = f"{value.dtype} {tuple(value.shape[1:])};" if isinstance(value, Tensor) else "other;"
             if now != form:  # once, unless rows of another length follow
