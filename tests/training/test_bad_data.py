@@ -99,6 +99,8 @@ def test_an_interrupt_within_a_step_leaves_the_statistics_of_its_start():
 def test_inputs_of_another_dtype_say_what_to_type(model, inputs, match, bayesian):
     net = make(bayesian).to(model)
     assert refused(net, X.to(inputs), Y, DataError, match) == 0
+    with pytest.raises(DataError, match=match):
+        lb.predict(net, X.to(inputs), samples=2, task="classification")
 
 
 def test_autocast_takes_inputs_of_any_precision():

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from ..data.npz import read_npy
 from ..errors import DataError
 
 if TYPE_CHECKING:
@@ -20,13 +21,16 @@ if TYPE_CHECKING:
 def read(path: Path) -> Tensor:
     """A float tensor (data, ...) from .npy or .csv."""
     try:
-        array = np.load(path, allow_pickle=False) if path.suffix == ".npy" else _csv(path)
-    except (OSError, ValueError, EOFError) as error:
+        array = read_npy(path) if path.suffix == ".npy" else _csv(path)
+    except DataError:
+        raise
+    except (OSError, ValueError) as error:
         raise DataError(f"{path}: expected a .npy array or a .csv of numbers ({error})") from error
-    if not isinstance(array, np.ndarray) or array.dtype.kind not in "fiub" or array.ndim < 2 or not array.size:
-        found = f"{array.dtype} of shape {array.shape}" if isinstance(array, np.ndarray) else "several arrays"
-        why = "; one datum needs [None]" if isinstance(array, np.ndarray) and array.ndim < 2 else ""
-        raise DataError(f"{path}: expected an array of numbers, (data, ...), received {found}{why}")
+    if array.ndim < 2 or not array.size:
+        why = "; one datum needs [None]" if array.ndim < 2 else ""
+        raise DataError(
+            f"{path}: expected an array of numbers, (data, ...), received {array.dtype} of shape {array.shape}{why}"
+        )
     x = torch.from_numpy(array.astype(np.float32))
     if not bool(torch.isfinite(x).all()):
         row = int((~torch.isfinite(x.flatten(1)).all(1)).nonzero()[0])

@@ -31,7 +31,10 @@ def numbers(where: str, values: dict[Any, Any]) -> list[float]:
     for key, value in values.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, (int, float))):
             raise EvaluationError(f"Evaluation.{where}[{key!r}]: expected a number, received {type(value).__name__}")
-    return [math.nan if value is None else float(value) for value in values.values()]
+    try:
+        return [math.nan if value is None else float(value) for value in values.values()]
+    except OverflowError as error:
+        raise EvaluationError(f"Evaluation.{where}: expected numbers that a float can hold ({error})") from error
 
 
 def plain(value: Any) -> Any:
@@ -62,5 +65,5 @@ def load(path: str | os.PathLike[str]) -> Any:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise EvaluationError(f"cannot read {str(path)!r} ({error.strerror})") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise EvaluationError(f"expected JSON in {str(path)!r}, received something else ({error})") from error

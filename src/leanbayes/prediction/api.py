@@ -14,6 +14,7 @@ from ..convert.record import get
 from ..errors import DataError, PredictionError
 from ..eval_mode import undisturbed
 from ..likelihoods import Likelihood, likelihood
+from ..training.guard import dtypes_explained
 from .accumulate import Accumulator, check_weights
 from .engine import Engine
 from .phase_transition import warn_if_past
@@ -111,7 +112,7 @@ def predict(
     for batch in _batches(inputs, is_loader, progress):  # not in our turn: a loader may be slow, or predict itself
         if batches.size(batch) == 0:
             continue
-        with undisturbed(model):
+        with undisturbed(model), dtypes_explained(model, batch):
             for block, outputs in engine.numbered(batches.to(batch, device)):
                 parts.append(_average(engine, meaning, batches.size(block), outputs, keep_samples, settle, weights))
                 if is_loader:

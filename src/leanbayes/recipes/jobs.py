@@ -202,7 +202,7 @@ def _read(path: Path) -> dict[str, Any]:
             }
         machine = dict(piece.get("machine", {}))
         return {"seconds": float(piece["seconds"]), "metrics": metrics, "curves": curves, "machine": machine}
-    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise DataError(
             f"{path}: expected a finished piece of a recipe ({error!r}); delete it to run it again"
         ) from error
