@@ -16,6 +16,12 @@ ROWS = 256
 """Rows a batch of tensors that came without a loader."""
 
 
+class Wrapper:
+    """Data that go through something on their way; ``watched`` are the data themselves."""
+
+    watched: Any
+
+
 def stream(data: Any) -> Iterator[Any]:
     """Batches of whatever holds data: a loader, a list of batches, a Dataset, a tensor, or a tuple of tensors.
 
@@ -103,9 +109,7 @@ def length(data: Any) -> int | None:
     >>> length((torch.zeros(600, 2), torch.zeros(600))), length(iter([]))
     (600, None)
     """
-    from .fingerprint import Watched
-
-    if isinstance(data, Watched):
+    if isinstance(data, Wrapper):
         data = data.watched
     try:
         if isinstance(data, DataLoader):
