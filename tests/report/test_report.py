@@ -200,7 +200,7 @@ def test_a_page_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
 def test_files(tmp_path):
     with pytest.raises(ArtifactError, match="mkdir"):
         write_text(tmp_path / "no" / "file", "x")
-    with pytest.raises(ArtifactError, match="add a file name"):
+    with pytest.raises(ArtifactError, match="file name"):
         write_bytes(tmp_path, b"x")
     target = tmp_path / "a"
     target.write_text("old")
