@@ -43,7 +43,9 @@ def predict(
     in training, drops the covariance between the positions of a convolution; ``estimator="local"`` asks for it.) The
     answer does not depend on train() or eval(), BatchNorm statistics and the global random state stay as they are (but
     for what a loader draws), and a seed repeats an answer whatever the chunk (for whole networks: the other estimators
-    draw for every datum anew).
+    draw for every datum anew). What a model draws by itself, by ``F.dropout(x, training=True)`` or ``torch.randn`` in
+    its forward, is repeated by a seed too, whatever the chunk where its shape does not depend on the batch; a model
+    without random layers that draws takes all samples.
 
     inputs: a tensor, a tuple or mapping of tensors (by position or keyword), or a loader of batches.
     seed: None draws one from torch's generator.
@@ -104,6 +106,7 @@ def predict(
     )
     if weights is not None:
         weights = check_weights(weights, engine.samples, settle)
+        engine.asked = engine.samples  # and no more, should a model without random layers turn out to draw
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     is_loader = not isinstance(inputs, (Tensor, Mapping, tuple, list)) and isinstance(inputs, Iterable)
     parts: list[Predictive] = []
