@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ..errors import ConversionError, PredictionError
 from ..kl import kl
 from ..sampling import context, draw
+from ..turns import check_forward
 from .estimators import ESTIMATORS
 from .shell import StandIn
 
@@ -54,6 +55,7 @@ class BayesLayer(StandIn):
 
     def forward(self, input: Tensor, *extra: Any, **named: Any) -> Tensor:
         """The module's operation under one draw of the noise, or at the means; called as the module was."""
+        check_forward(self)
         estimator = context.estimator or self.estimator
         if getattr(self._posterior("weight"), "is_sparse", False):
             from . import sparse

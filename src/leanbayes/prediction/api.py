@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from .. import batches, likelihoods, sampling
+from .. import batches, likelihoods, sampling, turns
 from ..errors import DataError, PredictionError
 from ..eval_mode import undisturbed
 from ..likelihoods import Likelihood, likelihood
@@ -86,7 +86,7 @@ def predict(
             f"balanced: expected estimator='weight', since only whole networks are laid out, received {estimator!r}"
         )
     if seed is None:
-        with sampling.turns:  # another thread's prediction puts torch's random state back when it ends
+        with turns.lock:  # another thread's prediction puts torch's random state back when it ends
             seed = int(torch.randint(2**62, (1,)))
     elif isinstance(seed, bool) or not isinstance(seed, int):
         raise PredictionError(f"seed: expected an integer or None, received {seed!r}")

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from ..errors import ConfigError, LeanBayesWarning
+from ..turns import training
 from . import arguments, data, history
 from . import callbacks as hooks
 from . import checkpoint as files
@@ -138,7 +139,8 @@ def fit(
             LeanBayesWarning,
             stacklevel=2,
         )
-    result = _launch(fabric, job)
+    with training():
+        result = _launch(fabric, job)
     from ..convert import record
 
     record.ensure(model).likelihood = elbo.likelihood.to_dict()

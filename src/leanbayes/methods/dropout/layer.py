@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ...errors import PredictionError
 from ...layers.shell import StandIn
 from ...sampling import context, draw
+from ...turns import check_forward
 
 
 class DropoutMask(nn.Module):
@@ -42,6 +43,7 @@ class DropoutMask(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """x times its mask, shapes unchanged."""
+        check_forward(self)
         if context.mean_only or self.rate == 0:
             return x
         shape = (*x.shape[: x.ndim - self.spatial], *(1,) * self.spatial)

@@ -14,6 +14,7 @@ from torch.utils._pytree import tree_map
 from ...convert.trace import original
 from ...errors import ConversionError, PredictionError
 from ...sampling import context
+from ...turns import check_forward
 
 
 class Turn(nn.Module):
@@ -45,6 +46,7 @@ class Turn(nn.Module):
 
     def index(self) -> int | Tensor:
         """The member of this pass; a tensor where `torch.func.vmap` runs over several."""
+        check_forward(self)
         if context.watch is not None:
             context.watch(self)
         given = None if context.draws is None else context.draws.get(id(self))
