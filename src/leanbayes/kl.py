@@ -12,6 +12,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from .checks import whole_number
 from .errors import ConfigError
 from .methods.patch.mixture import SIGMA, Mixture
 from .methods.structured_pruning.posterior import TruncatedLogNormal, kl_to_log_uniform
@@ -43,9 +44,7 @@ def kl(q: Posterior, p: Prior, approximation: str | None = None, samples: int | 
     """
     q = _active(q)
     _, rule = _find(q, p, approximation)
-    count = 1 if samples is None else samples
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ConfigError(f"samples: expected a whole number of at least 1, received {samples!r}")
+    count = 1 if samples is None else whole_number("samples", samples)
     return q.masked(rule(q.whole(), p, count))  # a pruned weight is no random variable and costs nothing
 
 

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from .errors import ConfigError
+from . import checks
 from .turns import Turn, check_forward
 
 Estimator = Literal["local", "weight", "flipout"]
@@ -55,8 +55,6 @@ def using(
     ...     bool((wrapped(x) == wrapped(x)).all())
     True
     """
-    if estimator is not None and estimator not in ESTIMATORS:
-        raise ConfigError(f"estimator: expected one of {', '.join(ESTIMATORS)}, received {estimator!r}")
     if torch.compiler.is_compiling():  # dynamo cannot enter a lock
         before = (context.estimator, context.mean_only, context.draws)
         context.estimator, context.mean_only, context.draws = estimator, mean_only, draws
@@ -65,6 +63,10 @@ def using(
         finally:
             context.estimator, context.mean_only, context.draws = before
         return
+    checks.one_of("estimator", estimator, (*ESTIMATORS, None))
+    checks.flag("mean_only", mean_only)
+    if draws is not None:
+        checks.instance("draws", draws, Mapping, "noise by id(site)")
     turn = Turn()
     with turn:
         turn.undo = partial(_set, context.estimator, context.mean_only, context.draws)

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from .. import batches
+from .. import batches, checks
 from ..errors import ConfigError, ConversionError, DataError
 from ..eval_mode import undisturbed
 from ..layers.bayes import BayesLayer
@@ -62,7 +62,7 @@ def kappa(
     """
     from ..prediction import resolve_task
 
-    _check(method, probes, num_data)
+    _check(method, probes, num_data, seed, progress)
     chosen = _chosen(model, layers)
     meaning = resolve_task(model, task)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
@@ -189,12 +189,13 @@ def _chosen(model: nn.Module, layers: Sequence[str] | None) -> dict[str, BayesLa
     return {name: layer for name, layer in known.items() if any(fnmatchcase(name, p) for p in wanted)}
 
 
-def _check(method: Any, probes: Any, num_data: Any) -> None:
-    if method not in get_args(Method):
-        raise ConfigError(f"method: expected one of {', '.join(get_args(Method))}, received {method!r}")
-    for name, value in (("probes", probes), ("num_data", 1 if num_data is None else num_data)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ConfigError(f"{name}: expected a whole number of 1 or more, received {value!r}")
+def _check(method: Any, probes: Any, num_data: Any, seed: Any, progress: Any) -> None:
+    checks.one_of("method", method, get_args(Method))
+    checks.whole_number("probes", probes)
+    if num_data is not None:
+        checks.whole_number("num_data", num_data)
+    checks.seed(seed)
+    checks.flag("progress", progress)
 
 
 def _stream(loader: Any, progress: bool) -> Iterator[Any]:

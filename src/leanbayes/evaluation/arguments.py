@@ -7,7 +7,7 @@ import importlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .. import batches
+from .. import batches, checks
 from ..errors import EvaluationError
 from . import feed
 from .pixels import Pixels
@@ -76,8 +76,8 @@ def options(
         reference,
         chosen,
         temperature,
-        _accuracies(selective),
-        _count(replicates),
+        tuple(checks.iterable_of("selective", selective, "accuracies", _accuracy, error=EvaluationError)),
+        checks.whole_number("replicates", replicates, at_least=0, error=EvaluationError),
     )
 
 
@@ -142,14 +142,5 @@ def _check_reference(reference: Any, sweep: Any, inputs: Any) -> None:
     reference_errors(reference, cells(sweep, tuple(batches.first_tensor(inputs).shape[1:])))
 
 
-def _accuracies(values: Any) -> tuple[float, ...]:
-    numbers = isinstance(values, Sequence) and not isinstance(values, str)
-    if not numbers or not all(isinstance(v, (int, float)) and not isinstance(v, bool) and 0 < v <= 1 for v in values):
-        raise EvaluationError(f"selective: expected accuracies above 0 and up to 1, received {values!r}; try (0.99,)")
-    return tuple(float(v) for v in values)
-
-
-def _count(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise EvaluationError(f"replicates: expected a whole number of 0 or more, received {value!r}")
-    return value
+def _accuracy(name: str, value: Any) -> float:
+    return checks.number(name, value, above=0, at_most=1, error=EvaluationError)

@@ -11,7 +11,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from ..config import check_choice, check_flag, check_positive, configurable, to_dict
+from ..checks import seed
+from ..config import check_choice, check_flag, check_positive, check_whole, configurable, to_dict
 from ..errors import ConfigError, EvaluationError
 
 if TYPE_CHECKING:
@@ -71,20 +72,15 @@ class Attack:
         check_choice(self, "objective", ("predictive", "mean_log"))
         check_flag(self, "targeted", "random_start", "mean_only")
         check_positive(self, "step", "scale")
-        for field, least in (("iterations", 0), ("samples", 1), ("evaluate_samples", 1), ("limit", 1), ("seed", None)):
-            self._check_whole(field, least, optional=field in ("evaluate_samples", "limit"))
+        check_whole(self, "iterations", at_least=0)
+        check_whole(self, "samples")
+        check_whole(self, "evaluate_samples", optional=True)
+        check_whole(self, "limit", optional=True)
+        seed(self.seed, "Attack.seed")
         if self.epsilon is not None:
             check_positive(self, "epsilon")
         elif self.random_start:
             raise ConfigError("Attack.random_start: expected an epsilon to start within, received none; try epsilon=8")
-
-    def _check_whole(self, field: str, least: int | None, optional: bool) -> None:
-        value = getattr(self, field)
-        if value is None and optional:
-            return
-        if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
-            wanted = "a whole number" + ("" if least is None else f" of {least} or more") + (", or None" * optional)
-            raise ConfigError(f"Attack.{field}: expected {wanted}, received {value!r}")
 
 
 @dataclass(frozen=True)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from .. import batches, config
+from .. import batches, checks, config
+from ..errors import EvaluationError
 from . import arguments, feed, stages
-from .metrics.regression import LEVELS
+from .metrics.regression import LEVELS, checked_levels
 from .progress import Bar
 from .result import Evaluation
 from .resume import Outcome, Stages, identity
@@ -84,6 +85,20 @@ def evaluate(
     """
     from ..prediction import resolve_task
 
+    model = checks.module("model", model, error=EvaluationError)
+    samples = checks.whole_number("samples", samples, error=EvaluationError)
+    seed = checks.seed(seed, error=EvaluationError)
+    for what, value in (("mean_only", mean_only), ("progress", progress), ("adaptive", adaptive)):
+        checks.flag(what, value, error=EvaluationError)
+    if chunk is not None:
+        chunk = checks.whole_number("chunk", chunk, error=EvaluationError)
+    if ignore_index is not None:
+        ignore_index = checks.whole_number("ignore_index", ignore_index, at_least=None, error=EvaluationError)
+    if name is not None:
+        checks.instance("name", name, str, "text", error=EvaluationError)
+    if resume is not None:
+        resume = checks.path("resume", resume, error=EvaluationError)
+    levels = checked_levels(levels)
     meaning = resolve_task(model, task)
     (first, _), loader = feed.peek(loader)
     asked = (ood, pixels, corruptions, reference, attack, temperature, selective, replicates, samples, mean_only)
@@ -93,7 +108,7 @@ def evaluate(
     binning = {"bins": bins, "min_count": min_count, "adaptive": adaptive, "ignore_index": ignore}
     options = {"samples": samples, "seed": seed, "chunk": chunk, "mean_only": mean_only}
     with Bar(shown=progress) as bar:
-        evaluator = Evaluator(model, meaning, options, binning, tuple(levels), bar)
+        evaluator = Evaluator(model, meaning, options, binning, levels, bar)
         done = Stages(resume, {} if resume is None else _identity(evaluator, loader, wanted))
         try:
             outcomes = dict(_outcomes(evaluator, loader, first, wanted, done))

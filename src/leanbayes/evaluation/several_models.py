@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import numbers
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,6 +13,7 @@ from typing import Any
 
 from torch import nn
 
+from ..checks import iterable_of, whole_number
 from ..errors import EvaluationError, PredictionError
 from .result import Comparison, Evaluation, compare
 from .run import evaluate
@@ -123,9 +125,10 @@ def rows(
 
 
 def _ways(samples: int | Sequence[int], procedures: Sequence[str] | None) -> list[tuple[str, dict[str, Any]]]:
-    counts = [samples] if isinstance(samples, int) else list(samples)
-    if not counts or not all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in counts):
-        raise EvaluationError(f"samples: expected whole numbers of 1 or more, received {samples!r}; try (1, 8, 32)")
+    several = [samples] if isinstance(samples, numbers.Integral) else samples
+    counts = iterable_of("samples", several, "whole numbers", _count, error=EvaluationError, hint="try (1, 8, 32)")
+    if not counts:
+        raise EvaluationError("samples: expected at least one number, received none; try (1, 8, 32)")
     if len(set(counts)) < len(counts):
         raise EvaluationError(f"samples: expected each number once, received {samples!r}")
     if procedures is None:
@@ -143,6 +146,10 @@ def _ways(samples: int | Sequence[int], procedures: Sequence[str] | None) -> lis
             case _:
                 ways += [(f"{procedure} of {n}" if len(counts) > 1 else procedure, {"samples": n}) for n in counts]
     return ways
+
+
+def _count(name: str, value: Any) -> int:
+    return whole_number(name, value, error=EvaluationError)
 
 
 def _file(path: str | os.PathLike[str] | None, row: str) -> Path | None:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import batches
+from .. import checks as arguments
 from ..errors import EvaluationError, LeanBayesWarning
 from ..eval_mode import undisturbed
 from ..likelihoods import Categorical
@@ -100,10 +101,11 @@ def held_out(
     from ..prediction import resolve_task
     from ..prediction.engine import Engine
 
-    if not isinstance(model, nn.Module):
-        raise EvaluationError(f"expected an nn.Module, received {type(model).__name__}")
-    if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
-        raise EvaluationError(f"samples: expected a whole number of 1 or more, received {samples!r}")
+    arguments.module("model", model, error=EvaluationError)
+    samples = arguments.whole_number("samples", samples, error=EvaluationError)
+    seed = arguments.seed(seed, error=EvaluationError)
+    for name, value in (("mean_only", mean_only), ("progress", progress)):
+        arguments.flag(name, value, error=EvaluationError)
     meaning = resolve_task(model, task)
     if not isinstance(meaning, Categorical):
         raise EvaluationError(

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from .. import batches, likelihoods, sampling, turns
+from .. import batches, checks, likelihoods, sampling, turns
 from ..errors import DataError, PredictionError
 from ..eval_mode import undisturbed
 from ..likelihoods import Likelihood, likelihood
@@ -68,19 +68,17 @@ def predict(
     >>> pred.probs.shape, pred.mutual_information.shape
     (torch.Size([5, 3]), torch.Size([5]))
     """
-    if not isinstance(model, nn.Module):
-        raise PredictionError(f"expected an nn.Module, received {type(model).__name__}")
-    _check_count("samples", samples)
+    checks.module("model", model, error=PredictionError)
+    samples = checks.whole_number("samples", samples, error=PredictionError)
     if chunk is not None:
-        _check_count("chunk", chunk)
-    if settle is not None and (isinstance(settle, bool) or not isinstance(settle, (int, float)) or not settle > 0):
-        raise PredictionError(f"settle: expected a standard error above 0, received {settle!r}")
-    if not isinstance(strategy, str) or strategy not in ("auto", "vmap", "loop"):
-        raise PredictionError(f"strategy: expected auto, vmap or loop, received {strategy!r}")
-    if not isinstance(estimator, str) or estimator not in sampling.ESTIMATORS:
-        raise PredictionError(f"estimator: expected weight, local or flipout, received {estimator!r}")
-    if balanced is not None and not isinstance(balanced, bool):
-        raise PredictionError(f"balanced: expected True, False or None, received {balanced!r}")
+        chunk = checks.whole_number("chunk", chunk, error=PredictionError)
+    if settle is not None:
+        settle = checks.number("settle", settle, above=0, error=PredictionError)
+    checks.one_of("strategy", strategy, ("auto", "vmap", "loop"), error=PredictionError)
+    checks.one_of("estimator", estimator, sampling.ESTIMATORS, error=PredictionError)
+    checks.one_of("balanced", balanced, (True, False, None), error=PredictionError)
+    for name, value in (("mean_only", mean_only), ("keep_samples", keep_samples), ("progress", progress)):
+        checks.flag(name, value, error=PredictionError)
     if balanced is not None and estimator != "weight":
         raise PredictionError(
             f"balanced: expected estimator='weight', since only whole networks are laid out, received {estimator!r}"
@@ -88,8 +86,8 @@ def predict(
     if seed is None:
         with turns.lock:  # another thread's prediction puts torch's random state back when it ends
             seed = int(torch.randint(2**62, (1,)))
-    elif isinstance(seed, bool) or not isinstance(seed, int):
-        raise PredictionError(f"seed: expected an integer or None, received {seed!r}")
+    else:
+        seed = checks.seed(seed, error=PredictionError)
     meaning = resolve_task(model, task)
     if mean_only:
         warn_if_past(model)
@@ -176,11 +174,6 @@ def _batches(inputs: Any, is_loader: bool, progress: bool) -> Iterable[Any]:
 
     total = len(inputs) if hasattr(inputs, "__len__") else None
     return (batches.split(b)[0] for b in track(inputs, "predict", total=total, transient=True))
-
-
-def _check_count(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise PredictionError(f"{name}: expected a whole number of 1 or more, received {value!r}")
 
 
 def _on_cpu(prediction: Predictive) -> Predictive:

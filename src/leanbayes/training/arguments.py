@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import math
-import os
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +10,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from .. import checks
 from ..errors import ConfigError, TrainingError
 from .callbacks import EarlyStopping
 from .elbo import ELBO
@@ -78,26 +77,22 @@ def make_early_stopping(given: Any, val: Any) -> list[EarlyStopping]:
 
 
 def check_integers(**values: Any) -> None:
-    """Each is an integer of 1 or more."""
+    """Each is a whole number of at least 1."""
     for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ConfigError(f"{name}: expected an integer of 1 or more, received {value!r}")
+        checks.whole_number(name, value)
 
 
 def check_numbers(**values: Any) -> None:
     """Each is a finite number above 0."""
     for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-            raise ConfigError(f"{name}: expected a finite number above 0, received {value!r}")
+        checks.number(name, value, above=0)
 
 
 def as_file(name: str, path: Any) -> Path | None:
     """A path at which a file can be written."""
     if path is None:
         return None
-    if not isinstance(path, (str, os.PathLike)):
-        raise ConfigError(f"{name}: expected a path, received {path!r}")
-    file = Path(path)
+    file = checks.path(name, path)
     if file.is_dir() or not file.absolute().parent.is_dir():
         raise ConfigError(f"{name}: expected a file in an existing directory, received {str(path)!r}")
     return file

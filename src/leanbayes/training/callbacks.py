@@ -15,6 +15,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from .. import checks
 from ..errors import ConfigError, TrainingError
 from .elbo import Terms
 
@@ -140,14 +141,11 @@ class EarlyStopping(Callback):
         mode: Literal["min", "max"] | None = None,
         restore_best: bool = False,
     ) -> None:
-        if not isinstance(monitor, str):
-            raise ConfigError(f"EarlyStopping.monitor: expected a name such as 'val_nll', received {monitor!r}")
-        if isinstance(patience, bool) or not isinstance(patience, int) or patience < 1:
-            raise ConfigError(f"EarlyStopping.patience: expected an integer of 1 or more, received {patience!r}")
-        if isinstance(min_delta, bool) or not isinstance(min_delta, (int, float)) or not 0 <= min_delta < math.inf:
-            raise ConfigError(f"EarlyStopping.min_delta: expected a number of 0 or more, received {min_delta!r}")
-        if mode not in (None, "min", "max"):
-            raise ConfigError(f"EarlyStopping.mode: expected 'min' or 'max', received {mode!r}")
+        checks.instance("EarlyStopping.monitor", monitor, str, "a name such as 'val_nll'")
+        patience = checks.whole_number("EarlyStopping.patience", patience)
+        min_delta = checks.number("EarlyStopping.min_delta", min_delta, at_least=0)
+        checks.one_of("EarlyStopping.mode", mode, ("min", "max", None))
+        checks.flag("EarlyStopping.restore_best", restore_best)
         self.monitor, self.patience, self.min_delta, self.restore_best = monitor, patience, min_delta, restore_best
         self.sign = -1.0 if (mode or ("max" if "accuracy" in monitor else "min")) == "max" else 1.0
         self.best, self.best_epoch, self.waited = math.inf, -1, 0

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from .. import checks
 from ..errors import ConfigError, LeanBayesWarning
 from ..turns import training
 from . import arguments, data, history
@@ -86,12 +87,11 @@ def fit(
     >>> round(model.weight.item(), 1), len(result)
     (3.0, 30)
     """
-    if not isinstance(model, nn.Module):
-        raise ConfigError(f"model: expected a torch.nn.Module, received {type(model).__name__}")
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise ConfigError(f"seed: expected an integer, received {seed!r}")
-    if scheduler_every not in ("epoch", "step"):
-        raise ConfigError(f"scheduler_every: expected 'epoch' or 'step', received {scheduler_every!r}")
+    checks.module("model", model)
+    seed = checks.seed(seed)
+    checks.one_of("scheduler_every", scheduler_every, ("epoch", "step"))
+    checks.flag("resume", resume)
+    checks.flag("progress", progress)
     arguments.check_integers(epochs=epochs, batch_size=batch_size, val_samples=val_samples)
     arguments.check_numbers(lr=lr, **({} if clip is None else {"clip": clip}))
     if checkpoint_every is not None:
@@ -127,7 +127,7 @@ def fit(
         ],
         checkpoint=arguments.as_file("checkpoint", checkpoint),
         checkpoint_every=checkpoint_every,
-        resume=bool(resume),
+        resume=resume,
         log=arguments.as_file("log", log),
         tensorboard=None if tensorboard is None else Path(tensorboard),
         progress=progress,

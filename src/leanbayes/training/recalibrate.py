@@ -9,11 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from .. import batches, sampling
-from ..errors import ConfigError, ConversionError, DataError
+from .. import batches, checks, sampling
+from ..errors import ConversionError, DataError
 from ..eval_mode import undisturbed
 from . import data as feeds
-from .arguments import check_integers, check_numbers
 
 BATCH = 200
 _MARK = "_leanbayes_at_means"  # on a BatchNorm: how many batches it had seen when it was re-estimated at the means
@@ -51,17 +50,13 @@ def recalibrate_(
     >>> torch.allclose(model[0].running_mean, x.mean(0), atol=1e-4)
     True
     """
-    if not isinstance(model, nn.Module):
-        raise ConversionError(f"expected an nn.Module, received {type(model).__name__}")
-    if at not in ("samples", "means"):
-        raise ConfigError(f"at: expected 'samples' or 'means', received {at!r}")
+    checks.module("model", model, error=ConversionError)
+    checks.one_of("at", at, ("samples", "means"))
     if data is not None:
-        check_integers(data=data)
-    check_integers(passes=passes)
+        data = checks.whole_number("data", data)
+    passes, seed = checks.whole_number("passes", passes), checks.seed(seed)
     if momentum is not None:
-        check_numbers(momentum=momentum)
-        if momentum > 1:
-            raise ConfigError(f"momentum: expected a number of at most 1, received {momentum}")
+        momentum = checks.number("momentum", momentum, above=0, at_most=1)
     norms = _norms(model)
     if not norms:
         raise ConversionError("expected a model with BatchNorm layers that track statistics, found none")

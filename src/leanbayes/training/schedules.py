@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..config import check_choice, check_finite, configurable
+from ..config import check_choice, check_finite, check_whole, configurable
 from ..errors import ConfigError
 
 Schedule = Callable[[int], float]
@@ -134,6 +134,4 @@ def _between(start: float, end: float, fraction: float, shape: Shape) -> float:
 
 
 def _check_steps(config: Any, field: str) -> None:
-    value = getattr(config, field)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"{type(config).__name__}.{field}: expected an integer of 1 or more, received {value!r}")
+    check_whole(config, field)

@@ -6,6 +6,7 @@ import difflib
 import zlib
 from typing import TYPE_CHECKING, Any
 
+from ...checks import whole_number
 from ...errors import EvaluationError
 from .constants import NAMES, SEVERITIES, constants
 
@@ -63,8 +64,7 @@ def corrupt(images: Tensor, name: str, severity: int, seed: int = 0, start: int 
     check_name(name)
     check_severity(severity)
     for what, value in (("seed", seed), ("start", start)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise EvaluationError(f"{what}: expected a whole number of 0 or more, received {value!r}")
+        whole_number(what, value, at_least=0, error=EvaluationError)
     _check_images(images, start)
     import numpy as np
     import torch
@@ -97,8 +97,7 @@ def check_name(name: Any) -> None:
 
 def check_severity(severity: Any) -> None:
     """Refuse what is no severity."""
-    if not isinstance(severity, int) or isinstance(severity, bool) or severity not in SEVERITIES:
-        raise EvaluationError(f"severity: expected a whole number from 1 to 5, received {severity!r}")
+    whole_number("severity", severity, at_most=max(SEVERITIES), error=EvaluationError)
 
 
 def _function(name: str) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from ...config import check_choice, check_positive
+from ...config import check_choice, check_positive, check_whole
 from ...errors import ConfigError
 from ...method import Method
 from ...registry import register
@@ -55,11 +55,8 @@ class Ensemble(Method):
     perturbation: float = 0.1
 
     def __post_init__(self) -> None:
-        if isinstance(self.members, bool) or not isinstance(self.members, int) or not 2 <= self.members <= MOST:
-            raise ConfigError(
-                f"Ensemble.members: expected a whole number from 2 to {MOST}, received {self.members!r}; "
-                "one network is no ensemble: leave it as it is, or give it a method"
-            )
+        hint = "one network is no ensemble: leave it as it is, or give it a method"
+        check_whole(self, "members", at_least=2, at_most=MOST, hint=hint)
         if self.method is not None and (not isinstance(self.method, Method) or type(self.method) is Method):
             raise ConfigError(
                 f"Ensemble.method: expected a method such as lb.MeanField(), or None, received {self.method!r}"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from ...config import check_between, check_choice, check_flag, check_positive
+from ...config import check_between, check_choice, check_flag, check_positive, check_whole
 from ...errors import ConfigError, ConversionError
 from ...method import Method
 
@@ -50,9 +50,9 @@ class Ordered(Method):
 
     def __post_init__(self) -> None:
         here = type(self).__name__
-        _check_whole(self, "groups", 2, MOST)
-        _check_whole(self, "base_groups", 1, MOST)
-        _check_whole(self, "anneal_steps", 1)
+        check_whole(self, "groups", at_least=2, at_most=MOST)
+        check_whole(self, "base_groups", at_most=MOST)
+        check_whole(self, "anneal_steps")
         if self.base_groups >= self.groups:
             raise ConfigError(
                 f"{here}.base_groups: expected fewer than the {self.groups} groups, so that some can be dropped, "
@@ -270,10 +270,3 @@ def _roles(text: str) -> dict[str, list[str]]:
             f"commas, received {text!r}"
         )
     return {"producers": parts[0], "through": parts[1] if len(parts) == 3 else [], "consumers": parts[-1]}
-
-
-def _check_whole(config: Any, field: str, least: int, most: int | None = None) -> None:
-    value = getattr(config, field)
-    if type(value) is not int or value < least or (most is not None and value > most):
-        wanted = f"at least {least}" if most is None else f"{least} to {most}"
-        raise ConfigError(f"{type(config).__name__}.{field}: expected a whole number of {wanted}, received {value!r}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from ...checks import whole_number
 from ...config import check_choice, check_flag, check_positive
 from ...errors import ConfigError, ConversionError
 from ...method import Method
@@ -265,8 +266,5 @@ def _size(w: Tensor | None) -> float:
 
 
 def _check_components(components: Any) -> None:
-    if isinstance(components, bool) or not isinstance(components, int) or not 2 <= components <= MOST:
-        raise ConfigError(
-            f"Patch.components: expected a whole number from 2 to {MOST}, received {components!r}; "
-            "one component is the layer as it is: leave it alone"
-        )
+    hint = "one component is the layer as it is: leave it alone"
+    whole_number("Patch.components", components, at_least=2, at_most=MOST, hint=hint)

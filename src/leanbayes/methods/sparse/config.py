@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from ...config import check_between, check_choice, check_flag, check_positive
+from ...config import check_between, check_choice, check_flag, check_positive, check_whole
 from ...errors import ConfigError, ConversionError
 from ...method import Method
 from . import allocation
@@ -134,10 +134,3 @@ class SparseTraining(Method):
     def newcomers(self, q: Sparse, survivors: Tensor) -> dict[str, Tensor | float]:
         """Where the parameters of new weights start; survivors: a mask (n,) of the slots that stay."""
         raise NotImplementedError
-
-
-def check_whole(config: Any, field: str) -> None:
-    """The field is a whole number of 1 or more."""
-    value = getattr(config, field)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"{type(config).__name__}.{field}: expected a whole number of 1 or more, received {value!r}")

@@ -17,6 +17,7 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from ...checks import number
 from ...errors import ConfigError
 
 Removal = Literal["mean", "snr", "abs", "snr-abs", "exp", "snr-exp"]
@@ -174,6 +175,4 @@ def _above_zero(sigma: Tensor) -> Tensor:
 
 
 def _check(lam: float) -> float:
-    if isinstance(lam, bool) or not isinstance(lam, (int, float)) or not 0 < lam < math.inf:
-        raise ConfigError(f"lam: expected a finite number above 0, received {lam!r}")
-    return float(lam)
+    return number("lam", lam, above=0)

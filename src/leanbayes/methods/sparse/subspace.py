@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from ...config import check_choice, check_positive
+from ...config import check_choice, check_positive, check_whole
 from ...errors import ConfigError
 from ...priors import LogUniform, Normal, ScaleMixture, StudentT
 from ...registry import register
-from .config import SparseTraining, check_whole
+from .config import SparseTraining
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -11,8 +11,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from ...checks import module, number
 from ...config import check_between
-from ...errors import ConfigError, ConversionError
+from ...errors import ConversionError
 from ...method import Method
 from ...registry import register
 
@@ -93,8 +94,8 @@ def prune_channels_(model: nn.Module, threshold: float = 1.0) -> dict[str, tuple
     """
     from .layer import ChannelNoiseLayer
 
-    if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or not threshold >= 0:
-        raise ConfigError(f"threshold: expected a signal-to-noise ratio of 0 or more, received {threshold!r}")
+    module("model", model, error=ConversionError)
+    threshold = number("threshold", threshold, at_least=0)
     layers: dict[str, Any] = {name: m for name, m in model.named_modules() if isinstance(m, ChannelNoiseLayer)}
     if not layers:
         raise ConversionError(

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ... import batches
-from ...errors import ConfigError, DataError
+from ... import batches, checks
+from ...errors import DataError
 from ...eval_mode import undisturbed
 from ...sampling import using
-from ...training.arguments import check_integers
 from ...training.callbacks import Callback, State
 
 THRESHOLD = 10**1.5
@@ -61,9 +59,10 @@ class Transition(Callback):
         seed: int = 0,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        check_integers(every=every, samples=samples)
-        if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or not 0 < threshold < math.inf:
-            raise ConfigError(f"Transition.threshold: expected a finite kappa above 0, received {threshold!r}")
+        every, samples = checks.whole_number("every", every), checks.whole_number("samples", samples)
+        threshold, seed = checks.number("Transition.threshold", threshold, above=0), checks.seed(seed)
+        if options is not None:
+            checks.instance("options", options, Mapping, "options of kappa by name")
         self.loader, self.every, self.samples, self.seed = loader, every, samples, seed
         self.kappa, self.threshold, self.layers = kappa, float(threshold), layers
         self.options = dict(options or {})
