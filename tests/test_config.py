@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 
 import leanbayes as lb
-from leanbayes import checks, config
+from leanbayes import checks
 from leanbayes.config import configurable, from_dict, to_dict
 from leanbayes.errors import ConfigError
 

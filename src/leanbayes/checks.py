@@ -126,7 +126,7 @@ def iterable_of(
         refuse(name, f"several {what}", value, error, hint)
     try:
         elements = list(value)
-    except TypeError:  # a tensor without dimensions
+    except Exception:  # a tensor without dimensions, or an iterable of the user's that fails
         refuse(name, f"several {what}", value, error, hint)
     return [check(f"{name}[{i}]", element) for i, element in enumerate(elements)]
 

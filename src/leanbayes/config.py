@@ -139,9 +139,7 @@ def _float(value: float, where: str) -> float:
     try:
         return float(value)
     except OverflowError as error:
-        raise ConfigError(
-            f"{where}: expected a number within a float, received {checks.short(value)}"
-        ) from error
+        raise ConfigError(f"{where}: expected a number within a float, received {checks.short(value)}") from error
 
 
 def _name(hint: Any) -> str:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import batches, checks
+from ..batches import accept, stream
 from ..errors import ConfigError, ConversionError, DataError
 from ..eval_mode import undisturbed
 from ..layers.bayes import BayesLayer
@@ -64,6 +65,7 @@ def kappa(
 
     _check(method, probes, num_data, seed, progress)
     chosen = _chosen(model, layers)
+    loader = accept(loader, model, name="loader")
     meaning = resolve_task(model, task)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     totals: dict[str, Tensor] = {}
@@ -199,8 +201,6 @@ def _check(method: Any, probes: Any, num_data: Any, seed: Any, progress: Any) ->
 
 
 def _stream(loader: Any, progress: bool) -> Iterator[Any]:
-    from ..evaluation.feed import stream
-
     if not progress:
         return stream(loader)
     from rich.console import Console

@@ -116,6 +116,8 @@ def prune_(
     >>> int((model[0].weight == 0).sum() + (model[2].weight == 0).sum())
     36
     """
+    checks.module("model", model, error=ConversionError)
+    checks.flag("biases", biases)
     threshold = _check(fraction, threshold, by, scope)
     if by == "kappa" and (scores is None) == (loader is None):
         raise ConfigError(

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from .. import batches, checks
+from ..batches import accept
 from ..errors import EvaluationError
 from . import feed
 from .pixels import Pixels
@@ -48,10 +49,6 @@ def options(
     mean_only: bool,
 ) -> Options:
     """The options, each of the right kind and fit for the task."""
-    if ood is not None and not isinstance(ood, Mapping):
-        raise EvaluationError(
-            f"ood: expected loaders by name, received {type(ood).__name__}; for example ood={{'noise': loader}}"
-        )
     if pixels is not None and not isinstance(pixels, Pixels):
         raise EvaluationError(f"pixels: expected Pixels(mean=..., std=...), received {type(pixels).__name__}")
     sweep = _chosen(corruptions, "corruption", "Corruptions")
@@ -70,7 +67,7 @@ def options(
     if reference is not None:
         _check_reference(reference, sweep, first)
     return Options(
-        {str(label): other for label, other in (ood or {}).items()},
+        dict(ood or {}),
         pixels,
         sweep,
         reference,
@@ -81,9 +78,26 @@ def options(
     )
 
 
+def named_data(ood: Any, model: Any) -> dict[str, Any]:
+    """The data of ``ood=`` by name."""
+    if ood is None:
+        return {}
+    hint = "for example ood={'noise': loader}"
+    checks.instance("ood", ood, Mapping, "loaders by name", error=EvaluationError, hint=hint)
+    return {
+        str(label): accept(other, model, name=f"ood[{label!r}]", error=EvaluationError) for label, other in ood.items()
+    }
+
+
 def history(rows: Iterable[Mapping[str, Any]] | None) -> list[dict[str, Any]]:
     """Plain rows of training: numbers and words, as JSON can hold them."""
-    plain = [dict(row) for row in rows or ()]
+    if rows is None:
+        return []
+
+    def row(name: str, value: Any) -> dict[Any, Any]:
+        return dict(checks.instance(name, value, Mapping, "a mapping", error=EvaluationError))
+
+    plain = checks.iterable_of("history", rows, "rows of training", row, error=EvaluationError)
     return [{str(k): v for k, v in row.items() if isinstance(v, (int, float, str, type(None)))} for row in plain]
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from torch import nn
 
 from .. import batches, checks, config
+from ..batches import accept
 from ..errors import EvaluationError
 from . import arguments, feed, stages
 from .metrics.regression import LEVELS, checked_levels
@@ -55,7 +56,7 @@ def evaluate(
 ) -> Evaluation:
     """Ask a model, Bayesian or not, whether it is right, whether it knows when it is not, and whether it holds up.
 
-    loader: batches of (inputs, targets); a pair of tensors, or a Dataset, will do.
+    loader: inputs and targets, in whatever `leanbayes.batches` takes: a DataLoader, a Dataset, a tuple of tensors.
     task: as in `predict`; None means what the model was fitted for.
     samples, seed, mean_only, chunk: as in `predict`, which is called once per batch.
     ood: loaders of data that the model should doubt, by name (targets are not looked at).
@@ -100,6 +101,10 @@ def evaluate(
         resume = checks.path("resume", resume, error=EvaluationError)
     levels = checked_levels(levels)
     meaning = resolve_task(model, task)
+    loader = accept(loader, model, name="loader", error=EvaluationError)
+    ood = arguments.named_data(ood, model)
+    if temperature is not None:
+        temperature = accept(temperature, model, name="temperature", error=EvaluationError)
     (first, _), loader = feed.peek(loader)
     asked = (ood, pixels, corruptions, reference, attack, temperature, selective, replicates, samples, mean_only)
     wanted = arguments.options(meaning.task, loader, first, *asked)

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from .. import batches
 from .. import checks as arguments
+from ..batches import accept
 from ..errors import EvaluationError, LeanBayesWarning
 from ..eval_mode import undisturbed
 from ..likelihoods import Categorical
@@ -106,6 +107,7 @@ def held_out(
     seed = arguments.seed(seed, error=EvaluationError)
     for name, value in (("mean_only", mean_only), ("progress", progress)):
         arguments.flag(name, value, error=EvaluationError)
+    loader = accept(loader, model, name="loader", error=EvaluationError)
     meaning = resolve_task(model, task)
     if not isinstance(meaning, Categorical):
         raise EvaluationError(

@@ -47,7 +47,8 @@ def predict(
     its forward, is repeated by a seed too, whatever the chunk where its shape does not depend on the batch; a model
     without random layers that draws takes all samples.
 
-    inputs: a tensor, a tuple or mapping of tensors (by position or keyword), or a loader of batches.
+    inputs: a tensor, a tuple or mapping of tensors (arguments of the model by position or keyword), or a DataLoader, a
+        Dataset or a list of batches, whose targets are not looked at; see `leanbayes.batches`.
     seed: None draws one from torch's generator.
     chunk: the most (datum, sample) pairs computed at once; it bounds memory.
     task: "classification", "segmentation", "regression", a `Likelihood`, or a callable; None for what the model was
@@ -106,7 +107,11 @@ def predict(
         weights = check_weights(weights, engine.samples, settle)
         engine.asked = engine.samples  # and no more, should a model without random layers turn out to draw
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    is_loader = not isinstance(inputs, (Tensor, Mapping, tuple, list)) and isinstance(inputs, Iterable)
+    inputs = batches.accept(inputs, model, name="inputs", arguments=True)
+    one_call = isinstance(inputs, (Tensor, Mapping, tuple)) or (
+        isinstance(inputs, list) and all(isinstance(part, Tensor) for part in inputs)
+    )
+    is_loader = not one_call
     parts: list[Predictive] = []
     for batch in _batches(inputs, is_loader, progress):  # not in our turn: a loader may be slow, or predict itself
         if batches.size(batch) == 0:
@@ -169,11 +174,11 @@ def _batches(inputs: Any, is_loader: bool, progress: bool) -> Iterable[Any]:
     if not is_loader:
         return [inputs]
     if not progress:
-        return (batches.split(batch)[0] for batch in inputs)
+        return (batches.split(batch)[0] for batch in batches.stream(inputs))
     from rich.progress import track
 
     total = len(inputs) if hasattr(inputs, "__len__") else None
-    return (batches.split(b)[0] for b in track(inputs, "predict", total=total, transient=True))
+    return (batches.split(b)[0] for b in track(batches.stream(inputs), "predict", total=total, transient=True))
 
 
 def _on_cpu(prediction: Predictive) -> Predictive:

@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
 from .. import checks
+from ..batches import accept
 from ..errors import ConfigError, LeanBayesWarning
 from ..turns import training
 from . import arguments, data, history
@@ -60,7 +61,8 @@ def fit(
 ) -> History:
     """Train a model in place on the ELBO; returns a row of numbers an epoch.
 
-    train_loader, val: a DataLoader, a data set, a tuple of tensors (x, y), or an iterable of batches. For a DataLoader
+    train_loader, val: inputs and targets, in whatever `leanbayes.batches` takes: a DataLoader, a Dataset, a tuple of
+    tensors (x, y), but no generator: it is read once an epoch. For a DataLoader
     of a map-style data set with a default sampler, `fit` orders the data itself: shuffling and random augmentation are
     functions of (seed, epoch, batch), whatever the workers. batch_size is for data sets and tensors.
     task: see `ELBO`. The number of data comes from the loader; num_data overrides it. After training the model
@@ -101,6 +103,8 @@ def fit(
     if tensorboard is not None:
         history.check_tensorboard()
 
+    train_loader = accept(train_loader, model, name="train_loader")
+    val = None if val is None else accept(val, model, name="val")
     feed = data.feed(train_loader, batch_size=batch_size, seed=seed)  # the loop makes its own; this one is for checks
     if val is not None:
         data.feed(val, batch_size=batch_size, seed=seed, training=False)

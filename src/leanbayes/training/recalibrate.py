@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from .. import batches, checks, sampling
+from ..batches import accept
 from ..errors import ConversionError, DataError
 from ..eval_mode import undisturbed
 from . import data as feeds
@@ -66,6 +67,8 @@ def recalibrate_(
             "at='means': expected statistics that all components share, received Patch(statistics='component'), whose "
             "means are those of no single component; use at='samples'"
         )
+    loader = accept(loader, model, name="loader")
+    loader = (loader,) if isinstance(loader, Tensor) else loader
     feed = feeds.feed(loader, batch_size=BATCH, seed=seed)
     kept, momenta = _statistics(norms), [options.momentum for options in norms.values()]
     device = next(b.device for norm in norms for b in norm.buffers())

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from ...checks import whole_number
-from ...config import check_choice, check_flag, check_positive
+from ...config import check_choice, check_flag, check_positive, check_whole
 from ...errors import ConfigError, ConversionError
 from ...method import Method
 from ...priors import Normal
@@ -75,7 +74,8 @@ class Patch(Method):
     balanced: bool = True
 
     def __post_init__(self) -> None:
-        _check_components(self.components)
+        hint = "one component is the layer as it is: leave it alone"
+        check_whole(self, "components", at_least=2, at_most=MOST, hint=hint)
         check_flag(self, "cross", "shared", "balanced")
         check_choice(self, "divergence", ("equation 6", "bound", "monte carlo"))
         check_choice(self, "mixing", ("given", "learned"))
@@ -263,8 +263,3 @@ def _outer(model: nn.Module) -> list[nn.Module]:
 def _size(w: Tensor | None) -> float:
     """The root mean square; half precision would lose the squares of small numbers."""
     return 0.0 if w is None else float(w.detach().double().square().mean().sqrt())
-
-
-def _check_components(components: Any) -> None:
-    hint = "one component is the layer as it is: leave it alone"
-    whole_number("Patch.components", components, at_least=2, at_most=MOST, hint=hint)

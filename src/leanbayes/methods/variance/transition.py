@@ -112,14 +112,14 @@ def accuracies(model: nn.Module, loader: Any, *, samples: int = 10, seed: int = 
     >>> accuracies(model, (torch.eye(2), model(torch.eye(2)).argmax(1)), samples=1)
     {'deterministic': 1.0, 'stochastic': 1.0, 'ensemble': 1.0}
     """
-    from ...evaluation.feed import stream
+    from ...batches import accept, stream
     from ...prediction import predict
     from ...sampling import sites
 
     has_means = all(getattr(site, "has_mean", True) for site in sites(model).values())
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     hits, count = torch.zeros(3, dtype=torch.double), 0
-    for batch in stream(loader):
+    for batch in stream(accept(loader, model, name="loader")):
         inputs, labels = batches.split(batch)
         if not isinstance(labels, Tensor) or labels.ndim != 1:
             raise DataError("Transition: expected batches of (inputs, labels) with a label a datum; it counts hits")
