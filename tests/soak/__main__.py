@@ -10,7 +10,7 @@ from collections import Counter
 
 from .worker import outcomes
 
-PARTS = ("graphs", "memory")
+PARTS = ("graphs", "memory", "calls")
 
 
 def main() -> int:
