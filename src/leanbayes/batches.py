@@ -145,6 +145,10 @@ def accept(
         )
     except (TypeError, ValueError) as problem:  # of numpy: text, objects
         raise error(f"{name}: expected arrays of numbers ({problem})") from problem
+    for part in _parts(data) if is_table(data) else ():
+        if part.is_meta or part.layout != torch.strided:
+            kind = "the meta device" if part.is_meta else f"layout {part.layout}"
+            raise error(f"{name}: expected dense tensors with values, received one of {kind}; materialise it first")
     if arguments:
         return data
     if is_table(data):
@@ -169,7 +173,7 @@ def stream(data: Any) -> Iterator[Any]:
     if is_table(data):
         return (rows(data, at, at + ROWS) for at in range(0, len(_parts(data)[0]), ROWS))
     if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
-        return iter(DataLoader(data, batch_size=ROWS))
+        return iter(DataLoader(data, batch_size=ROWS, generator=torch.Generator()))  # draws nothing from the global one
     return iter(data)
 
 

@@ -177,7 +177,8 @@ def short(value: Any) -> str:
     """What a message calls a value: the start of its repr, or its type where that has several lines or is an error."""
     kind = type(value)
     try:
-        text = f"a {kind.__name__} of shape {tuple(value.shape)}" if hasattr(kind, "shape") else repr(value)
+        is_array = hasattr(kind, "shape") and not isinstance(value, numbers.Number)
+        text = f"a {kind.__name__} of shape {tuple(value.shape)}" if is_array else repr(value)
     except Exception:  # an object of the user's, or an integer of more digits than Python writes
         text = f"a {kind.__name__}"
     if "\n" in text:

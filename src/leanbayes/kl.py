@@ -12,6 +12,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from . import checks
+from .checks import module as checked_module
 from .checks import whole_number
 from .errors import ConfigError
 from .methods.patch.mixture import SIGMA, Mixture
@@ -68,6 +70,7 @@ def kl_sum(model: nn.Module) -> Tensor:
     tensor(0.)
     """
     terms: dict[int, Tensor] = {}
+    checked_module("model", model)
     for module in taking_part(model):
         layer: Any = module
         for posterior, term in layer.kl_terms() if hasattr(layer, "kl_terms") else ():
@@ -125,7 +128,9 @@ def _find(q: Posterior, p: Prior, approximation: str | None) -> tuple[Kind, Rule
         return next(iter(forms.values()))
     if approximation not in forms:
         known = ", ".join(map(repr, forms))
-        raise ConfigError(f"kl of {here}: expected an approximation among {known}, received {approximation!r}")
+        raise ConfigError(
+            f"kl of {here}: expected an approximation among {known}, received {checks.short(approximation)}"
+        )
     return forms[approximation]
 
 

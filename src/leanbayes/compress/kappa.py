@@ -7,7 +7,7 @@ set to zero, and what is left is a sparse ensemble (section 6.4, figure 5).
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import torch
@@ -63,7 +63,8 @@ def kappa(
     """
     from ..prediction import resolve_task
 
-    _check(method, probes, num_data, seed, progress)
+    _check(method, probes, num_data, progress)
+    seed = checks.seed(seed)
     chosen = _chosen(model, layers)
     loader = accept(loader, model, name="loader")
     meaning = resolve_task(model, task)
@@ -182,21 +183,24 @@ def _chosen(model: nn.Module, layers: Sequence[str] | None) -> dict[str, BayesLa
             )
     if layers is None:
         return known
-    if isinstance(layers, str) or not isinstance(layers, Iterable):
-        raise ConfigError(f"layers: expected a list of names, received {layers!r}; pass layers=[{layers!r}]")
-    wanted = list(layers)
+    wanted = checks.iterable_of("layers", layers, "names", _name, hint="pass layers=['dense1']")
     for pattern in wanted:
         if not any(fnmatchcase(name, pattern) for name in known):
-            raise ConfigError(f"layers: expected names of random layers ({', '.join(known)}), received {pattern!r}")
+            raise ConfigError(
+                f"layers: expected names of random layers ({', '.join(known)}), received {checks.short(pattern)}"
+            )
     return {name: layer for name, layer in known.items() if any(fnmatchcase(name, p) for p in wanted)}
 
 
-def _check(method: Any, probes: Any, num_data: Any, seed: Any, progress: Any) -> None:
+def _name(name: str, value: Any) -> str:
+    return checks.instance(name, value, str, "the name of a layer")
+
+
+def _check(method: Any, probes: Any, num_data: Any, progress: Any) -> None:
     checks.one_of("method", method, get_args(Method))
     checks.whole_number("probes", probes)
     if num_data is not None:
         checks.whole_number("num_data", num_data)
-    checks.seed(seed)
     checks.flag("progress", progress)
 
 

@@ -189,7 +189,7 @@ def _check(fraction: Any, threshold: Any, by: str, scope: str) -> float | None:
     checks.one_of("by", by, get_args(Criterion))
     checks.one_of("scope", scope, get_args(Scope))
     if fraction is not None and threshold is not None:
-        raise ConfigError(f"expected a fraction or a threshold, received both ({fraction!r}, {threshold!r}); drop one")
+        raise ConfigError("expected a fraction or a threshold, received both; drop one")
     if fraction is None and threshold is None:
         if by == "log_alpha":
             return LOG_ALPHA

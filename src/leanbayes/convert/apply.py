@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from .. import checks
 from ..errors import ConversionError
 from .plan import Plan, plan, prepare
 from .record import conversions, ensure
@@ -66,8 +67,7 @@ def restore_(model: nn.Module) -> nn.Module:
     """
     plain: dict[int, nn.Module] = {}
     tied: dict[int, nn.Parameter] = {}
-    if not isinstance(model, nn.Module):
-        raise ConversionError(f"expected an nn.Module, received {type(model).__name__}")
+    checks.module("model", model, error=ConversionError)
     converted = conversions(model)
     for name in converted:
         if not name:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .. import checks
 from ..config import to_dict
 from ..errors import ConversionError
 from ..method import Method
@@ -102,8 +103,8 @@ def plan(model: nn.Module, rules: Rules, *, strict: bool = False) -> Plan:
     >>> plan(model, {nn.Linear: lb.MeanField(), "2": None}).converted
     ['0']
     """
-    if not isinstance(model, nn.Module):
-        raise ConversionError(f"expected an nn.Module, received {type(model).__name__}")
+    checks.module("model", model, error=ConversionError)
+    checks.flag("strict", strict, error=ConversionError)
     ordered = parse(rules, model)
     aliases = _aliases(model)
     hits: dict[Rule, list[str]] = {rule: [] for rule in ordered}

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .. import checks
 from ..config import configurable
 from ..errors import ConfigError, EvaluationError, LeanBayesWarning
 from . import corruptions
@@ -45,14 +46,14 @@ class Corruptions:
         for field, check in (("names", corruptions.check_name), ("severities", corruptions.check_severity)):
             values: Any = getattr(self, field)
             if not isinstance(values, tuple):
-                raise ConfigError(f"Corruptions.{field}: expected a tuple, received {values!r}")
+                raise ConfigError(f"Corruptions.{field}: expected a tuple, received {checks.short(values)}")
             for value in values:
                 try:
                     check(value)
                 except EvaluationError as error:
                     raise ConfigError(f"Corruptions.{field}: {error}") from None
             if len(set(values)) < len(values):
-                raise ConfigError(f"Corruptions.{field}: expected each once, received {values!r}")
+                raise ConfigError(f"Corruptions.{field}: expected each once, received {checks.short(values)}")
         if not self.severities:
             raise ConfigError("Corruptions.severities: expected some of 1 to 5, received none")
         for field, least in (("limit", 1), ("seed", 0)):
@@ -61,7 +62,7 @@ class Corruptions:
                 if field == "limit" and value is None:
                     continue
                 what = f"a whole number of {least} or more" + (", or None" if field == "limit" else "")
-                raise ConfigError(f"Corruptions.{field}: expected {what}, received {value!r}")
+                raise ConfigError(f"Corruptions.{field}: expected {what}, received {checks.short(value)}")
 
 
 def cells(config: Corruptions, shape: Sequence[int]) -> list[Cell]:

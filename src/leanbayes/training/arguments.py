@@ -39,10 +39,11 @@ def make_optimizer(given: Any, model: nn.Module, elbo: ELBO, lr: float) -> Optim
         return torch.optim.Adam([*own, *noise], lr=lr)
     if isinstance(given, type) and issubclass(given, Optimizer):
         return given([*own, *noise], lr=lr)  # type: ignore[call-arg]
-    made = given([*own, *noise]) if callable(given) else given
+    made = given([*own, *noise]) if callable(given) and not isinstance(given, type) else given
     if not isinstance(made, Optimizer):
         raise ConfigError(
-            f"optimizer: expected a torch optimizer, its class, or a function of the parameters, received {made!r}"
+            "optimizer: expected a torch optimizer, its class, or a function of the parameters, "
+            f"received {checks.short(made)}"
         )
     return made
 
@@ -54,7 +55,8 @@ def make_scheduler(given: Any, optimizer: Optimizer, every: str) -> LRScheduler 
     made = given if isinstance(given, LRScheduler) or not callable(given) else given(optimizer)
     if not isinstance(made, LRScheduler):
         raise ConfigError(
-            f"scheduler: expected a function of the optimizer that returns a torch scheduler, received {given!r}; "
+            "scheduler: expected a function of the optimizer that returns a torch scheduler, "
+            f"received {checks.short(given)}; "
             "pass lambda optimizer: CosineAnnealingLR(optimizer, epochs)"
         )
     if made.optimizer is not optimizer:

@@ -77,6 +77,7 @@ def callbacks(model: nn.Module) -> list[Any]:
     """
     from ..convert import record
 
+    checks.module("model", model)
     found = record.get(model)
     return [] if found is None else list(found.callbacks(model))
 
@@ -96,7 +97,7 @@ def notify(hooks: Iterable[Any], hook: str, state: State) -> None:
     1
     """
     if hook not in HOOKS:
-        raise ConfigError(f"hook: expected one of {', '.join(HOOKS)}, received {hook!r}")
+        raise ConfigError(f"hook: expected one of {', '.join(HOOKS)}, received {checks.short(hook)}")
     for one in hooks:
         if (function := getattr(one, hook, None)) is not None:
             function(state)
@@ -112,13 +113,13 @@ def out_of_order(who: str) -> TrainingError:
 
 def check(hooks: Iterable[Any]) -> list[Any]:
     """The callbacks as a list, each of them with at least one hook."""
-    if not isinstance(hooks, Iterable):
-        raise ConfigError(f"callbacks: expected a list of callbacks, received {hooks!r}; pass [callback]")
-    found = list(hooks)
-    for one in found:
-        if isinstance(one, type) or not any(hasattr(one, hook) for hook in HOOKS):
-            raise ConfigError(f"callbacks: expected an object with any of {', '.join(HOOKS)}, received {one!r}")
-    return found
+
+    def callback(name: str, value: Any) -> Any:
+        if isinstance(value, type) or not any(hasattr(value, hook) for hook in HOOKS):
+            checks.refuse(name, f"an object with any of {', '.join(HOOKS)}", value)
+        return value
+
+    return checks.iterable_of("callbacks", hooks, "callbacks", callback, hint="pass [callback]")
 
 
 class EarlyStopping(Callback):
@@ -158,7 +159,7 @@ class EarlyStopping(Callback):
         row = state.row or {}
         if self.monitor not in row:
             known = ", ".join(k for k, v in row.items() if isinstance(v, float))
-            raise ConfigError(f"EarlyStopping.monitor: expected one of {known}, received {self.monitor!r}")
+            raise ConfigError(f"EarlyStopping.monitor: expected one of {known}, received {checks.short(self.monitor)}")
         value = row[self.monitor]
         value = math.inf if value is None or math.isnan(value) else self.sign * value
         if value < self.best - self.min_delta:

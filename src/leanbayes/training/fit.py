@@ -157,8 +157,9 @@ def _fabric(accelerator: str, devices: Any, strategy: Any, precision: Any) -> Fa
 
     try:
         fabric = Fabric(accelerator=accelerator, devices=devices, strategy=strategy, precision=precision)
-    except (ValueError, TypeError, RuntimeError) as error:
-        given = f"accelerator={accelerator!r}, devices={devices!r}, strategy={strategy!r}, precision={precision!r}"
+    except Exception as error:  # Fabric raises whatever comes of a bad argument
+        shown = {"accelerator": accelerator, "devices": devices, "strategy": strategy, "precision": precision}
+        given = ", ".join(f"{name}={checks.short(value)}" for name, value in shown.items())
         raise ConfigError(f"{given}: {error}") from error
     if not isinstance(fabric.strategy, (DDPStrategy, SingleDeviceStrategy)):
         raise ConfigError(

@@ -6,6 +6,7 @@ import difflib
 import zlib
 from typing import TYPE_CHECKING, Any
 
+from ... import checks
 from ...checks import whole_number
 from ...errors import EvaluationError
 from .constants import NAMES, SEVERITIES, constants
@@ -90,7 +91,7 @@ def check_name(name: Any) -> None:
     if name not in NAMES:
         close = difflib.get_close_matches(str(name).lower().replace(" ", "_").replace("-", "_"), NAMES, n=1, cutoff=0.4)
         raise EvaluationError(
-            f"corruption: expected one of {', '.join(NAMES)}, received {name!r}"
+            f"corruption: expected one of {', '.join(NAMES)}, received {checks.short(name)}"
             + (f"; did you mean {close[0]!r}?" if close else "")
         )
 

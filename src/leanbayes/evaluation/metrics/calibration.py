@@ -168,7 +168,7 @@ def equal_ranks(count: int, bins: int) -> Tensor:
 
 def check_binning(bins: int, min_count: int) -> None:
     """Refuse bins that cannot be."""
-    whole_number("bins", bins, error=EvaluationError)
+    whole_number("bins", bins, at_most=2**20, error=EvaluationError)
     whole_number("min_count", min_count, at_least=0, error=EvaluationError)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from ...checks import number
+from ...checks import number, refuse
 from ...errors import EvaluationError
 
 
@@ -43,7 +43,12 @@ def percentile(
     (5.0, 7.0)
     """
     level = number("level", level, above=0, below=1, error=EvaluationError, hint="try 0.95")
-    values = np.asarray(replicates, dtype=np.float64)
+    try:
+        values = np.asarray(replicates, dtype=np.float64)
+    except Exception:  # of numpy, or of an iterable of the user's
+        refuse("replicates", "several numbers", replicates, EvaluationError)
+    if values.ndim != 1:
+        refuse("replicates", "several numbers", replicates, EvaluationError)
     defined = values[np.isfinite(values)]
     if not len(defined) or 2 * len(defined) < len(values):
         return None

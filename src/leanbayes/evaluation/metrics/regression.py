@@ -108,7 +108,7 @@ class Regression:
 
     def __init__(self, *, levels: tuple[float, ...] = LEVELS, bins: int = 20) -> None:
         self.levels = checked_levels(levels)
-        bins = whole_number("bins", bins, error=EvaluationError)
+        bins = whole_number("bins", bins, at_most=2**20, error=EvaluationError)
         self.mean, self.kept = Mean(), Points()
         self.pit = torch.zeros(bins, dtype=torch.long)
 

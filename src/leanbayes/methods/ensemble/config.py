@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from ... import checks
 from ...config import check_choice, check_positive, check_whole
 from ...errors import ConfigError
 from ...method import Method
@@ -59,7 +60,8 @@ class Ensemble(Method):
         check_whole(self, "members", at_least=2, at_most=MOST, hint=hint)
         if self.method is not None and (not isinstance(self.method, Method) or type(self.method) is Method):
             raise ConfigError(
-                f"Ensemble.method: expected a method such as lb.MeanField(), or None, received {self.method!r}"
+                "Ensemble.method: expected a method such as lb.MeanField(), or None, "
+                f"received {checks.short(self.method)}"
             )
         if isinstance(self.method, Ensemble):
             raise ConfigError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
+from ... import checks
 from ...config import check_positive
 from ...errors import ConfigError
 from ...registry import register
@@ -82,7 +83,7 @@ class Nested(Ordered):
         if not isinstance(self.weights, (VariationalDropout, MeanField, Variance)):
             raise ConfigError(
                 f"Nested.weights: expected lb.VariationalDropout(), lb.MeanField() or lb.Variance(), "
-                f"received {self.weights!r}"
+                f"received {checks.short(self.weights)}"
             )
 
     def convert(self, module: nn.Module, memo: dict[int, Posterior]) -> nn.Module:

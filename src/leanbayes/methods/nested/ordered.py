@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from ... import checks
 from ...config import check_between, check_choice, check_flag, check_positive, check_whole
 from ...errors import ConfigError, ConversionError
 from ...method import Method
@@ -76,7 +77,7 @@ class Ordered(Method):
         here, given, nodes = type(self).__name__, self.probabilities, self.groups - self.base_groups + 1
         numbers = isinstance(given, tuple) and all(type(p) in (int, float) for p in given)
         if not numbers:
-            raise ConfigError(f"{here}.probabilities: expected a tuple of numbers, received {given!r}")
+            raise ConfigError(f"{here}.probabilities: expected a tuple of numbers, received {checks.short(given)}")
         if (self.tails == "categorical") != bool(given):
             raise ConfigError(
                 f"{here}.probabilities: expected {nodes} of them with tails='categorical', and none otherwise, "
@@ -93,11 +94,14 @@ class Ordered(Method):
         for field in ("order", "channels"):
             value = getattr(self, field)
             if value is not None and not (isinstance(value, tuple) and all(isinstance(v, str) for v in value)):
-                raise ConfigError(f"{here}.{field}: expected a tuple of names such as ('conv*',), received {value!r}")
+                raise ConfigError(
+                    f"{here}.{field}: expected a tuple of names such as ('conv*',), received {checks.short(value)}"
+                )
         shape = self.input_shape
         if shape is not None and not (isinstance(shape, tuple) and all(type(n) is int and n > 0 for n in shape)):
             raise ConfigError(
-                f"{here}.input_shape: expected the shape of one datum such as (3, 32, 32), received {shape!r}"
+                f"{here}.input_shape: expected the shape of one datum such as (3, 32, 32), "
+                f"received {checks.short(shape)}"
             )
         for text in self.channels:
             _roles(text)
@@ -267,6 +271,6 @@ def _roles(text: str) -> dict[str, list[str]]:
     if len(parts) not in (2, 3) or not parts[0] or not parts[-1]:
         raise ConfigError(
             f"channels: expected 'producers > consumers' or 'producers > norm layers > consumers', names separated by "
-            f"commas, received {text!r}"
+            f"commas, received {checks.short(text)}"
         )
     return {"producers": parts[0], "through": parts[1] if len(parts) == 3 else [], "consumers": parts[-1]}

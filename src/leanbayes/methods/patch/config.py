@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from ... import checks
 from ...config import check_choice, check_flag, check_positive, check_whole
 from ...errors import ConfigError, ConversionError
 from ...method import Method
@@ -94,7 +95,9 @@ class Patch(Method):
 
     def _check_probabilities(self) -> None:
         if not isinstance(self.probabilities, tuple):
-            raise ConfigError(f"Patch.probabilities: expected a tuple of numbers, received {self.probabilities!r}")
+            raise ConfigError(
+                f"Patch.probabilities: expected a tuple of numbers, received {checks.short(self.probabilities)}"
+            )
         if not self.probabilities:
             return
         if len(self.probabilities) != self.components:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ... import checks
 from ...errors import ConfigError
 from ...priors import Normal
 
@@ -38,6 +39,6 @@ def check_priors(config: Any) -> None:
     for field in ("prior", "bias_prior"):
         value = getattr(config, field, None)
         if value is not None and not isinstance(value, Normal):
-            raise ConfigError(f"{name}.{field}: expected lb.Normal(std=...) or None, received {value!r}")
+            raise ConfigError(f"{name}.{field}: expected lb.Normal(std=...) or None, received {checks.short(value)}")
     if config.prior is None and getattr(config, "bias_prior", None) is not None:
         raise ConfigError(f"{name}.bias_prior: expected a prior of the weights with it, received prior=None")

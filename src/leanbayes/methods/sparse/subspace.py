@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from ... import checks
 from ...config import check_choice, check_positive, check_whole
 from ...errors import ConfigError
 from ...priors import LogUniform, Normal, ScaleMixture, StudentT
@@ -74,7 +75,8 @@ class SparseSubspace(SparseTraining):
         super().__post_init__()
         if not isinstance(self.prior, (Normal, LogUniform, StudentT, ScaleMixture)):
             raise ConfigError(
-                f"SparseSubspace.prior: expected a prior such as lb.Normal(std=1.0), received {self.prior!r}"
+                "SparseSubspace.prior: expected a prior such as lb.Normal(std=1.0), "
+                f"received {checks.short(self.prior)}"
             )
         check_positive(self, "std", "lam")
         check_choice(self, "removal", REMOVALS)

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from ... import checks
 from ...config import check_between, check_choice, check_flag
 from ...errors import ConfigError
 from ...method import Method
@@ -63,7 +64,8 @@ class Variance(Method):
         check_flag(self, "keep_weights")
         if not isinstance(self.prior, (LogUniform, StudentT)):
             raise ConfigError(
-                f"Variance.prior: expected lb.LogUniform() or lb.StudentT(df=1e-16), received {self.prior!r}"
+                "Variance.prior: expected lb.LogUniform() or lb.StudentT(df=1e-16), "
+                f"received {checks.short(self.prior)}"
             )
         if self.approximation == "molchanov" and not isinstance(self.prior, LogUniform):
             raise ConfigError(

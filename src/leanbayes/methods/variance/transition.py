@@ -61,6 +61,8 @@ class Transition(Callback):
     ) -> None:
         every, samples = checks.whole_number("every", every), checks.whole_number("samples", samples)
         threshold, seed = checks.number("Transition.threshold", threshold, above=0), checks.seed(seed)
+        loader = batches.accept(loader, name="loader")
+        kappa = None if kappa is None else batches.accept(kappa, name="kappa")
         if options is not None:
             checks.instance("options", options, Mapping, "options of kappa by name")
         self.loader, self.every, self.samples, self.seed = loader, every, samples, seed
