@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from torch import nn
 
 Error = type[LeanBayesError]
+MOST_SAMPLES = 2**20
 
 
 def whole_number(
@@ -39,6 +40,11 @@ def whole_number(
     if not isinstance(value, numbers.Integral) or isinstance(value, bool) or not _within(value, at_least, at_most):
         refuse(name, f"a whole number{_bounds(at_least, at_most)}", value, error, hint)
     return int(value)
+
+
+def samples(value: Any, *, error: Error = ConfigError) -> int:
+    """How many samples to draw: their numbers are kept in lists, so a slip of the keyboard must not fill the memory."""
+    return whole_number("samples", whole_number("samples", value, error=error), at_most=MOST_SAMPLES, error=error)
 
 
 def number(

@@ -241,7 +241,7 @@ def test_refusals() -> None:
     cases = [
         (lambda: kappa(nn.Linear(2, 2), (X, Y), **ask), ConversionError, "random layers"),
         (lambda: kappa(model, (X, Y), layers=["9"], **ask), ConfigError, "names of random layers"),
-        (lambda: kappa(model, (X, Y), layers="8", **ask), ConfigError, "list of names"),
+        (lambda: kappa(model, (X, Y), layers="8", **ask), ConfigError, "several names"),
         (lambda: kappa(model, (X, Y), method="fisher", **ask), ConfigError, "expected one of 'auto'"),
         (lambda: kappa(model, (X, Y), probes=0, **ask), ConfigError, "probes"),
         (lambda: kappa(model, (X, Y), num_data=0, **ask), ConfigError, "num_data"),

@@ -87,7 +87,7 @@ def evaluate(
     from ..prediction import resolve_task
 
     model = checks.module("model", model, error=EvaluationError)
-    samples = checks.whole_number("samples", samples, at_most=2**20, error=EvaluationError)
+    samples = checks.samples(samples, error=EvaluationError)
     seed = checks.seed(seed, error=EvaluationError)
     for what, value in (("mean_only", mean_only), ("progress", progress), ("adaptive", adaptive)):
         checks.flag(what, value, error=EvaluationError)

@@ -103,7 +103,7 @@ def held_out(
     from ..prediction.engine import Engine
 
     arguments.module("model", model, error=EvaluationError)
-    samples = arguments.whole_number("samples", samples, at_most=2**20, error=EvaluationError)
+    samples = arguments.samples(samples, error=EvaluationError)
     seed = arguments.seed(seed, error=EvaluationError)
     for name, value in (("mean_only", mean_only), ("progress", progress)):
         arguments.flag(name, value, error=EvaluationError)

@@ -19,9 +19,6 @@ from .phase_transition import warn_if_past
 from .predictive import Predictive, join
 from .stacking import check_weights
 
-MOST_SAMPLES = 2**20
-"""Numbers of samples are kept in lists: a slip of the keyboard must not fill the memory."""
-
 
 def predict(
     model: nn.Module,
@@ -73,7 +70,7 @@ def predict(
     (torch.Size([5, 3]), torch.Size([5]))
     """
     checks.module("model", model, error=PredictionError)
-    samples = checks.whole_number("samples", samples, at_most=MOST_SAMPLES, error=PredictionError)
+    samples = checks.samples(samples, error=PredictionError)
     if chunk is not None:
         chunk = checks.whole_number("chunk", chunk, error=PredictionError)
     if settle is not None:
