@@ -47,6 +47,11 @@ def samples(value: Any, *, error: Error = ConfigError) -> int:
     return whole_number("samples", whole_number("samples", value, error=error), at_most=MOST_SAMPLES, error=error)
 
 
+def label(name: str, value: Any, *, error: Error = ConfigError) -> int:
+    """A whole number that a tensor of labels can hold."""
+    return whole_number(name, value, at_least=-(2**63), at_most=2**63 - 1, error=error)
+
+
 def number(
     name: str,
     value: Any,

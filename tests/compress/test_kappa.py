@@ -251,7 +251,7 @@ def test_refusals() -> None:
         (lambda: lb.prune_(model, by="kappa", fraction=0.5, scores=scores, loader=(X, Y)), ConfigError, "both"),
         (lambda: lb.prune_(model, fraction=0.5, scores=scores), ConfigError, "by='kappa' only"),
         (lambda: lb.prune_(model, by="kappa", scores=scores), ConfigError, "a fraction or a threshold"),
-        (lambda: lb.prune_(model, by="kappa", scores=scores, threshold=-1.0), ConfigError, "kappa of at least 0"),
+        (lambda: lb.prune_(model, by="kappa", scores=scores, threshold=-1.0), ConfigError, "number of at least 0"),
         (lambda: lb.prune_(model, by="kappa", scores={"8": scores["8.weight"]}, fraction=0.5), ConfigError, "names of"),
         (lambda: lb.prune_(model, by="kappa", scores={"8.weight": torch.ones(3)}, fraction=0.5), ConfigError, "shape"),
         (lambda: lb.prune_(model, by="kappa", scores={}, fraction=0.5), ConfigError, "received none"),

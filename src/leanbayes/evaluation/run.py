@@ -94,7 +94,7 @@ def evaluate(
     if chunk is not None:
         chunk = checks.whole_number("chunk", chunk, error=EvaluationError)
     if ignore_index is not None:
-        ignore_index = checks.whole_number("ignore_index", ignore_index, at_least=None, error=EvaluationError)
+        ignore_index = checks.label("ignore_index", ignore_index, error=EvaluationError)
     if name is not None:
         checks.instance("name", name, str, "text", error=EvaluationError)
     if resume is not None:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..checks import number, one_of, whole_number
+from ..checks import label, number, one_of
 from ..errors import DataError
 from .base import Likelihood, check_tensor, full, shape_of
 
@@ -106,7 +106,7 @@ class Segmentation(Categorical):
         self, ignore_index: int = -100, reduction: Literal["sum", "mean"] = "sum", temperature: float = 1.0
     ) -> None:
         super().__init__(temperature)
-        self.ignore_index = whole_number("Segmentation.ignore_index", ignore_index, at_least=None)
+        self.ignore_index = label("Segmentation.ignore_index", ignore_index)
         self.reduction = one_of("Segmentation.reduction", reduction, ("sum", "mean"))
 
     def log_prob(self, outputs: Tensor, targets: Tensor) -> Tensor:
