@@ -260,9 +260,9 @@ def test_bad_calls(classifier, data):
         ({"reference": "old.json"}, "expected an Evaluation, received str"),
         ({"reference": Evaluation("a", "classification", 1, {})}, "corruptions= beside it"),
         ({"selective": 0.9}, "received 0.9"),
-        ({"selective": (90,)}, "above 0 and up to 1"),
-        ({"replicates": -1}, "0 or more"),
-        ({"replicates": 2.5}, "0 or more"),
+        ({"selective": (90,)}, "above 0 and of at most 1"),
+        ({"replicates": -1}, "at least 0"),
+        ({"replicates": 2.5}, "at least 0"),
         ({"bins": 0}, "bins"),
     ],
 )
