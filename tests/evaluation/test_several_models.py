@@ -124,8 +124,8 @@ def test_a_generator_serves_all_rows(pair):
         (nn.Linear(4, 3), {"samples": ()}, "at least one number"),
         (nn.Linear(4, 3), {"samples": (0,)}, "at least 1"),
         (nn.Linear(4, 3), {"samples": "many"}, "several whole numbers"),
-        (nn.Linear(4, 3), {"procedures": ("magic",)}, "stochastic, deterministic, ensemble"),
-        (nn.Linear(4, 3), {"procedures": "ensemble"}, "stochastic, deterministic, ensemble"),
+        (nn.Linear(4, 3), {"procedures": ("magic",)}, "'stochastic', 'deterministic', 'ensemble'"),
+        (nn.Linear(4, 3), {"procedures": "ensemble"}, "several procedures"),
         (nn.Linear(4, 3), {"name": "x"}, "every row has its own"),
     ],
 )
