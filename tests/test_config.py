@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 
 import leanbayes as lb
-from leanbayes import config
+from leanbayes import checks
 from leanbayes.config import configurable, from_dict, to_dict
 from leanbayes.errors import ConfigError
 
@@ -60,7 +60,7 @@ BAD = {
     "Sample: unknown field": {"kind": "Sample", 3: 1, "x": 2},
     "Sample.number: expected float, received 'x'": {"kind": "Sample", "number": "x"},
     "Sample.number: expected float, received True": {"kind": "Sample", "number": True},
-    "Sample.number: expected a number that a float can hold": {"kind": "Sample", "number": 10**400},
+    "Sample.number: expected a number within a float": {"kind": "Sample", "number": 10**400},
     "Sample.count: expected int, received 1.5": {"kind": "Sample", "count": 1.5},
     "Sample.count: expected int, received False": {"kind": "Sample", "count": False},
     "Sample.flag: expected bool, received 1": {"kind": "Sample", "flag": 1},
@@ -71,8 +71,8 @@ BAD = {
     "Sample.inner: expected": {"kind": "Sample", "inner": {"kind": "LogUniform"}},
     "unknown config kind 'Nested.Nope'": {"kind": "Sample", "inner": {"kind": "Nested.Nope"}},
     "Sample.number: expected inf, -inf or nan, received '1'": {"kind": "Sample", "number": {"float": "1"}},
-    "MeanField.std: expected a number above 0, received -1": {"kind": "MeanField", "std": -1},
-    "MeanField.std: expected a finite number, received nan": {"kind": "MeanField", "std": {"float": "nan"}},
+    "MeanField.std: expected a finite number above 0, received -1": {"kind": "MeanField", "std": -1},
+    "MeanField.std: expected a finite number above 0, received nan": {"kind": "MeanField", "std": {"float": "nan"}},
 }
 
 
@@ -119,9 +119,9 @@ def test_choices_are_exact(value):
 
 def test_bounds_may_be_open():
     lb.Dropout(0.0)
-    with pytest.raises(ConfigError, match=r"in \[0.0, 1.0\), received 1.0"):
+    with pytest.raises(ConfigError, match=r"of at least 0 and below 1, received 1.0"):
         lb.Dropout(1.0)
-    with pytest.raises(ConfigError, match=r"in \[0.0, 1.0\), received -0.1"):
+    with pytest.raises(ConfigError, match=r"of at least 0 and below 1, received -0.1"):
         lb.Dropout(-0.1)
 
 
@@ -131,4 +131,4 @@ def test_configs_cost_no_torch():
 
 
 def test_long_values_are_cut_in_messages():
-    assert len(config._short("x" * 1000)) == 60
+    assert len(checks.short("x" * 1000)) == 60

@@ -1,14 +1,33 @@
-"""What a batch is: inputs and targets, how a model is called with them, and which tensor its output is."""
+"""What a batch is, how a model is called with it, and what holds batches, for every verb (`fit`, `predict`, ...).
+
+| what is given | what it is |
+| --- | --- |
+| a DataLoader, or any iterable of batches | used as it is; a generator can be gone through once |
+| a Dataset | read in batches, in its order (`fit` shuffles) |
+| a list of batches | each as a loader would yield it |
+| a tensor | inputs alone |
+| a tuple of tensors, ``(x, y)`` or ``(x1, x2, y)`` | inputs and targets side by side; to `predict` all are inputs |
+| a mapping of tensors | arguments of the model by keyword, with "labels", "label" or "targets" beside them |
+
+Arrays of numpy may stand wherever a tensor may; their floating-point numbers take the precision of the model.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset, IterableDataset
 
+from . import checks
 from .errors import DataError
+
+ROWS = 256
+"""Rows a batch of tensors that came without a loader."""
+KINDS = "a DataLoader, a Dataset, a list of batches, a tensor, a tuple of tensors (x, y) or a mapping of tensors"
 
 
 def split(batch: Any) -> tuple[Any, Any]:
@@ -94,4 +113,152 @@ def map_tensors(function: Any, value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         mapped = [map_tensors(function, v) for v in value]
         return type(value)(*mapped) if hasattr(value, "_fields") else type(value)(mapped)
+    return value
+
+
+def accept(
+    data: Any,
+    model: nn.Module | None = None,
+    *,
+    name: str = "data",
+    error: checks.Error = DataError,
+    arguments: bool = False,
+) -> Any:
+    """The data with arrays turned into tensors; refused, before anything is computed, where it holds none.
+
+    arguments: whether a tuple or mapping holds the arguments of a model, with other values beside tensors.
+
+    >>> import numpy as np
+    >>> [part.dtype for part in accept((np.zeros((2, 3)), np.array([0, 1])))]
+    [torch.float32, torch.int64]
+    >>> accept(3)
+    Traceback (most recent call last):
+    leanbayes.errors.DataError: data: expected a DataLoader, a Dataset, a list of batches, ..., received 3
+    """
+    if isinstance(data, (DataLoader, Dataset)):
+        return data
+    if isinstance(data, (str, bytes, nn.Module, type)) or not (isinstance(data, Iterable) or _is_array(data)):
+        checks.refuse(name, KINDS, data, error)
+    try:
+        data = (
+            _tensors(data, _precision(model)) if isinstance(data, (tuple, list, Mapping)) or _is_array(data) else data
+        )
+    except (TypeError, ValueError) as problem:  # of numpy: text, objects
+        raise error(f"{name}: expected arrays of numbers ({problem})") from problem
+    for part in _parts(data) if is_table(data) else ():
+        if part.is_meta or part.layout != torch.strided:
+            kind = "the meta device" if part.is_meta else f"layout {part.layout}"
+            raise error(f"{name}: expected dense tensors with values, received one of {kind}; materialise it first")
+    if arguments:
+        return data
+    if is_table(data):
+        parts = _parts(data)
+        sizes = [len(part) if part.ndim else None for part in parts]
+        if None in sizes or len(set(sizes)) > 1:
+            shapes = " and ".join(str(tuple(part.shape)) for part in parts)
+            raise error(f"{name}: expected as many targets as inputs, with a row a datum, received {shapes}")
+    elif isinstance(data, Mapping) or (isinstance(data, tuple) and any(isinstance(part, Tensor) for part in data)):
+        found = ", ".join(type(part).__name__ for part in (data.values() if isinstance(data, Mapping) else data))
+        raise error(f"{name}: expected tensors only, received {found or 'none'}; a list holds batches")
+    return data
+
+
+def stream(data: Any) -> Iterator[Any]:
+    """Batches of data as `accept` returns them.
+
+    >>> [len(x) for x, y in stream((torch.zeros(600, 2), torch.zeros(600)))]
+    [256, 256, 88]
+    """
+    data = accept(data)
+    if is_table(data):
+        return (rows(data, at, at + ROWS) for at in range(0, len(_parts(data)[0]), ROWS))
+    if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
+        return iter(DataLoader(data, batch_size=ROWS, generator=torch.Generator()))  # draws nothing from the global one
+    return iter(data)
+
+
+def length(data: Any) -> int | None:
+    """How many data there are, where that can be known without going through them.
+
+    >>> length((torch.zeros(600, 2), torch.zeros(600))), length(iter([]))
+    (600, None)
+    """
+    if isinstance(data, Watching):
+        data = data.watched
+    try:
+        if isinstance(data, DataLoader):
+            if data.batch_size is not None and data.drop_last:
+                return len(data) * data.batch_size
+            return len(data.sampler) if data.batch_size is not None else None  # type: ignore[arg-type]
+        if is_table(data):
+            return len(_parts(data)[0])
+        if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
+            return len(data)  # type: ignore[arg-type]
+        if isinstance(data, (list, tuple)):
+            return sum(size(split(batch)[0]) for batch in data)
+    except Exception:  # a sampler or a batch of the user's own may refuse; the loop over it will say why
+        return None
+    return None
+
+
+def is_table(data: Any) -> bool:
+    """Whether these are whole tensors with a row a datum, rather than batches.
+
+    >>> is_table((torch.zeros(2), torch.zeros(2))), is_table([torch.zeros(2)])
+    (True, False)
+    """
+    if isinstance(data, Tensor):
+        return True
+    parts = data.values() if isinstance(data, Mapping) else data if isinstance(data, tuple) else ()
+    return bool(parts) and all(isinstance(part, Tensor) for part in parts)
+
+
+class Columns(Dataset):
+    """The rows of a mapping of tensors, each a mapping, for a DataLoader.
+
+    >>> Columns({"x": torch.zeros(2, 3)})[0]["x"].shape
+    torch.Size([3])
+    """
+
+    def __init__(self, columns: Mapping[str, Tensor]) -> None:
+        self.columns = dict(columns)
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return {name: column[index] for name, column in self.columns.items()}
+
+
+class Watching:
+    """An iterable of the batches of other data, which are as many as those."""
+
+    watched: Any
+
+
+def _parts(data: Any) -> list[Tensor]:
+    return [data] if isinstance(data, Tensor) else list(data.values() if isinstance(data, Mapping) else data)
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, (np.ndarray, np.generic))
+
+
+def _precision(model: nn.Module | None) -> torch.dtype:
+    own = (p.dtype for p in model.parameters() if p.is_floating_point()) if isinstance(model, nn.Module) else ()
+    return next(iter(own), torch.get_default_dtype())
+
+
+def _tensors(value: Any, dtype: torch.dtype) -> Any:
+    """The same with tensors in the place of arrays, whatever the nesting."""
+    if _is_array(value):
+        tensor = torch.as_tensor(np.ascontiguousarray(value) if np.ndim(value) else value)  # no negative strides
+        return tensor.to(dtype) if tensor.is_floating_point() else tensor
+    if isinstance(value, Mapping):
+        return {key: _tensors(part, dtype) for key, part in value.items()}
+    if isinstance(value, (tuple, list)):
+        parts = [_tensors(part, dtype) for part in value]
+        if all(new is old for new, old in zip(parts, value, strict=True)):
+            return value
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     return value

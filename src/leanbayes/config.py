@@ -12,6 +12,7 @@ import typing
 from importlib import import_module
 from typing import Any, TypeVar
 
+from . import checks
 from .errors import ConfigError
 
 T = TypeVar("T")
@@ -50,14 +51,14 @@ def to_dict(config: Any) -> dict[str, Any]:
 def from_dict(data: Any) -> Any:
     """The config that `to_dict` wrote; anything unknown, ill-typed or from the future is refused."""
     if not isinstance(data, dict) or not isinstance(data.get("kind"), str):
-        raise ConfigError(f"expected a mapping with a 'kind', received {_short(data)}")
+        raise ConfigError(f"expected a mapping with a 'kind', received {checks.short(data)}")
     _announce()
     cls: Any = _KINDS.get(data["kind"])
     if cls is None:
         raise ConfigError(f"unknown config kind {data['kind']!r}; known: {', '.join(sorted(_KINDS))}")
     version, known = data.get("version", 1), getattr(cls, "version", 1)
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
-        raise ConfigError(f"{data['kind']}: expected a version of 1 or more, received {_short(version)}")
+        raise ConfigError(f"{data['kind']}: expected a version of 1 or more, received {checks.short(version)}")
     if version > known:
         raise ConfigError(f"{data['kind']}: written by a newer leanbayes (version {version}, this one reads {known})")
     hints = typing.get_type_hints(cls)
@@ -93,7 +94,7 @@ def _encode(value: Any) -> Any:
         return {"float": repr(value)}
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    raise ConfigError(f"expected a plain value, received {_short(value)}")
+    raise ConfigError(f"expected a plain value, received {checks.short(value)}")
 
 
 def _decode(value: Any, hint: Any, where: str) -> Any:
@@ -101,10 +102,10 @@ def _decode(value: Any, hint: Any, where: str) -> Any:
         value = from_dict(value)
     elif isinstance(value, dict) and set(value) == {"float"}:
         if value["float"] not in ("inf", "-inf", "nan"):
-            raise ConfigError(f"{where}: expected inf, -inf or nan, received {_short(value['float'])}")
+            raise ConfigError(f"{where}: expected inf, -inf or nan, received {checks.short(value['float'])}")
         value = float(value["float"])
     if not _fits(value, hint):
-        raise ConfigError(f"{where}: expected {_name(hint)}, received {_short(value)}")
+        raise ConfigError(f"{where}: expected {_name(hint)}, received {checks.short(value)}")
     origin = typing.get_origin(hint)
     if origin is tuple:
         value = tuple(value)
@@ -142,62 +143,59 @@ def _float(value: float, where: str) -> float:
     try:
         return float(value)
     except OverflowError as error:
-        raise ConfigError(f"{where}: expected a number that a float can hold, received {_short(value)}") from error
+        raise ConfigError(f"{where}: expected a number within a float, received {checks.short(value)}") from error
 
 
 def _name(hint: Any) -> str:
     return hint.__name__ if isinstance(hint, type) else str(hint).replace("typing.", "")
 
 
-def _short(value: Any) -> str:
-    try:
-        text = repr(value)
-    except ValueError:  # an integer of more digits than Python cares to write
-        text = f"a {type(value).__name__}"
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
-def _number(config: Any, field: str) -> float:
-    value, where = vars(config)[field], f"{type(config).__name__}.{field}"
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    if not is_number or not math.isfinite(_float(value, where)):
-        raise ConfigError(f"{where}: expected a finite number, received {_short(value)}")
-    return value
+def _check(config: Any, field: str, check: typing.Callable[..., Any], *args: Any, **limits: Any) -> None:
+    """Check a field; a number of numpy becomes one of Python's, which JSON can hold."""
+    value = vars(config)[field]
+    found = check(f"{type(config).__name__}.{field}", value, *args, **limits)
+    if type(value) not in (bool, int, float, str):
+        object.__setattr__(config, field, found)
 
 
 def check_finite(config: Any, *fields: str) -> None:
     """Each field is a finite number."""
     for field in fields:
-        _number(config, field)
+        _check(config, field, checks.number)
 
 
 def check_positive(config: Any, *fields: str) -> None:
     """Each field is a finite number above zero."""
     for field in fields:
-        if (value := _number(config, field)) <= 0:
-            raise ConfigError(f"{type(config).__name__}.{field}: expected a number above 0, received {value}")
+        _check(config, field, checks.number, above=0)
+
+
+def check_whole(
+    config: Any,
+    field: str,
+    *,
+    at_least: int | None = 1,
+    at_most: int | None = None,
+    optional: bool = False,
+    hint: str = "",
+) -> None:
+    """The field is a whole number within bounds, or None where that is an option."""
+    if not (optional and vars(config)[field] is None):
+        _check(config, field, checks.whole_number, at_least=at_least, at_most=at_most, hint=hint)
 
 
 def check_between(config: Any, field: str, low: float, high: float, *, open_high: bool = False) -> None:
     """The field is a finite number in [low, high], or in [low, high)."""
-    value = _number(config, field)
-    if not (low <= value < high if open_high else low <= value <= high):
-        bracket = ")" if open_high else "]"
-        raise ConfigError(
-            f"{type(config).__name__}.{field}: expected a number in [{low}, {high}{bracket}, received {value}"
-        )
+    limits = {"below": high} if open_high else {"at_most": high}
+    _check(config, field, checks.number, at_least=low, **limits)
 
 
 def check_choice(config: Any, field: str, choices: typing.Iterable[Any]) -> None:
     """The field is one of the choices."""
-    value, known = vars(config)[field], list(choices)
-    if not any(type(value) is type(k) and value == k for k in known):
-        listed = ", ".join(map(repr, known))
-        raise ConfigError(f"{type(config).__name__}.{field}: expected one of {listed}, received {_short(value)}")
+    checks.one_of(f"{type(config).__name__}.{field}", vars(config)[field], choices)
 
 
 def check_flag(config: Any, *fields: str) -> None:
     """Each field is True or False."""
     for field in fields:
-        if not isinstance(value := vars(config)[field], bool):
-            raise ConfigError(f"{type(config).__name__}.{field}: expected True or False, received {_short(value)}")
+        checks.flag(f"{type(config).__name__}.{field}", vars(config)[field])

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import nn
 
-from .sampling import turns
+from .turns import Turn
 
 
 @contextlib.contextmanager
@@ -66,6 +66,6 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
     devices = {p.device for p in model.parameters() if p.device.type not in ("cpu", "meta")}
     kind = next((device.type for device in devices), "cuda")
     fork = torch.random.fork_rng(devices, device_type=kind)
-    with turns, kept_modes(model), fork, torch.no_grad(), plain_attention():
+    with Turn(model=model), kept_modes(model), fork, torch.no_grad(), plain_attention():
         model.eval()
         yield

@@ -1,4 +1,4 @@
-"""Batches of whatever holds data: how many data there are, and the first of them."""
+"""Labelled batches of whatever holds data: the first of them, and slices."""
 
 from __future__ import annotations
 
@@ -6,45 +6,11 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
-from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset
-
 from . import batches
+from .batches import ROWS, length, stream
 from .errors import EvaluationError
 
-ROWS = 256
-"""Rows a batch of tensors that came without a loader."""
-
-
-class Wrapper:
-    """Data that go through something on their way; ``watched`` are the data themselves."""
-
-    watched: Any
-
-
-def stream(data: Any) -> Iterator[Any]:
-    """Batches of whatever holds data: a loader, a list of batches, a Dataset, a tensor, or a tuple of tensors.
-
-    >>> import torch
-    >>> [len(x) for x, y in stream((torch.zeros(600, 2), torch.zeros(600)))]
-    [256, 256, 88]
-    """
-    if _tensors(data):
-        parts = data if isinstance(data, tuple) else (data,)
-        if len({len(part) for part in parts}) > 1:
-            raise EvaluationError(
-                f"expected as many targets as inputs, received {' and '.join(str(len(part)) for part in parts)} rows"
-            )
-        return (batches.rows(data, at, at + ROWS) for at in range(0, len(parts[0]), ROWS))
-    if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
-        return iter(DataLoader(data, batch_size=ROWS))
-    try:
-        return iter(data)
-    except TypeError:
-        raise EvaluationError(
-            f"expected a loader, a Dataset or a tuple of tensors, received {type(data).__name__}; "
-            f"try torch.utils.data.DataLoader(dataset, batch_size=256)"
-        ) from None
+__all__ = ["ROWS", "labelled", "length", "peek", "repeatable", "slices", "stream"]
 
 
 def labelled(data: Any) -> Iterator[tuple[Any, Any]]:
@@ -102,31 +68,6 @@ def slices(data: Any, size: int, limit: int | None = None) -> Iterator[tuple[int
             return
 
 
-def length(data: Any) -> int | None:
-    """How many data there are, where that can be known without going through them.
-
-    >>> import torch
-    >>> length((torch.zeros(600, 2), torch.zeros(600))), length(iter([]))
-    (600, None)
-    """
-    if isinstance(data, Wrapper):
-        data = data.watched
-    try:
-        if isinstance(data, DataLoader):
-            if data.batch_size is not None and data.drop_last:
-                return len(data) * data.batch_size
-            return len(data.sampler) if data.batch_size is not None else None  # type: ignore[arg-type]
-        if _tensors(data):
-            return len(data[0] if isinstance(data, tuple) else data)
-        if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
-            return len(data)  # type: ignore[arg-type]
-        if isinstance(data, (list, tuple)):
-            return sum(batches.size(batches.split(batch)[0]) for batch in data)
-    except Exception:  # a sampler or a batch of the user's own may refuse; the loop over it will say why
-        return None
-    return None
-
-
 def repeatable(data: Any, what: str, why: str) -> None:
     """Refuse a generator, which can be gone through only once.
 
@@ -139,9 +80,3 @@ def repeatable(data: Any, what: str, why: str) -> None:
             f"{what}: expected data that can be gone through again, as {why} needs, received a "
             f"{type(data).__name__}; give a DataLoader, or list(...) of it"
         )
-
-
-def _tensors(data: Any) -> bool:
-    return isinstance(data, Tensor) or (
-        isinstance(data, tuple) and bool(data) and all(isinstance(part, Tensor) for part in data)
-    )

@@ -12,6 +12,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from . import checks
+from .checks import module as checked_module, whole_number
 from .errors import ConfigError
 from .posteriors import FactorisedGaussian, MultiplicativeGaussian, Posterior, ZeroMeanGaussian
 from .posteriors.base import above_zero
@@ -40,9 +42,7 @@ def kl(q: Posterior, p: Prior, approximation: str | None = None, samples: int | 
     """
     q = q.active()
     _, rule = _find(q, p, approximation)
-    count = 1 if samples is None else samples
-    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-        raise ConfigError(f"samples: expected a whole number of at least 1, received {samples!r}")
+    count = 1 if samples is None else whole_number("samples", samples)
     return q.masked(rule(q.whole(), p, count))  # a pruned weight is no random variable and costs nothing
 
 
@@ -66,6 +66,7 @@ def kl_sum(model: nn.Module) -> Tensor:
     tensor(0.)
     """
     terms: dict[int, Tensor] = {}
+    checked_module("model", model)
     for module in taking_part(model):
         layer: Any = module
         for posterior, term in layer.kl_terms() if hasattr(layer, "kl_terms") else ():
@@ -118,7 +119,9 @@ def _find(q: Posterior, p: Prior, approximation: str | None) -> tuple[Kind, Rule
         return next(iter(forms.values()))
     if approximation not in forms:
         known = ", ".join(map(repr, forms))
-        raise ConfigError(f"kl of {here}: expected an approximation among {known}, received {approximation!r}")
+        raise ConfigError(
+            f"kl of {here}: expected an approximation among {known}, received {checks.short(approximation)}"
+        )
     return forms[approximation]
 
 

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from .errors import ConfigError
+from . import checks
+from .turns import Turn, check_forward
 
 Estimator = Literal["local", "weight", "flipout"]
 ESTIMATORS: tuple[str, ...] = get_args(Estimator)
@@ -85,10 +85,6 @@ class _Context:
 
 
 context = _Context()
-turns = threading.RLock()
-"""Held by whoever changes the context, or the modes of a model for a while: threads that predict take turns."""
-if hasattr(os, "register_at_fork"):  # a child must not inherit another thread's turn
-    os.register_at_fork(before=turns.acquire, after_in_parent=turns.release, after_in_child=turns.release)
 
 
 @contextlib.contextmanager
@@ -101,7 +97,8 @@ def using(
         the layer.
     draws: noise by ``id(site)``, as `noise_of` makes it.
 
-    It holds for the whole process: blocks of other threads, and their predictions, wait until it ends.
+    It holds for the whole process: blocks of other threads, and their predictions, wait until it ends. It is not held
+    across an ``await``: there its settings end, and the block raises a PredictionError at its end.
 
     >>> import leanbayes as lb
     >>> model = nn.Linear(3, 2)
@@ -111,15 +108,27 @@ def using(
     ...     bool((wrapped(x) == wrapped(x)).all())
     True
     """
-    if estimator is not None and estimator not in ESTIMATORS:
-        raise ConfigError(f"estimator: expected one of {', '.join(ESTIMATORS)}, received {estimator!r}")
-    with contextlib.nullcontext() if torch.compiler.is_compiling() else turns:  # dynamo cannot enter a lock
+    if torch.compiler.is_compiling():  # dynamo cannot enter a lock
         before = (context.estimator, context.mean_only, context.draws)
         context.estimator, context.mean_only, context.draws = estimator, mean_only, draws
         try:
             yield
         finally:
             context.estimator, context.mean_only, context.draws = before
+        return
+    checks.one_of("estimator", estimator, (*ESTIMATORS, None))
+    checks.flag("mean_only", mean_only)
+    if draws is not None:
+        checks.instance("draws", draws, Mapping, "noise by id(site)")
+    turn = Turn()
+    with turn:
+        turn.undo = partial(_set, context.estimator, context.mean_only, context.draws)
+        _set(estimator, mean_only, draws)
+        yield
+
+
+def _set(estimator: str | None, mean_only: bool, draws: Mapping[int, Tensor] | None) -> None:
+    context.estimator, context.mean_only, context.draws = estimator, mean_only, draws
 
 
 @contextlib.contextmanager
@@ -134,6 +143,7 @@ def watching(watch: Callable[[Site], None]) -> Iterator[None]:
 
 def draw(site: Site) -> Tensor:
     """The noise of a site: what the context hands over, or a fresh draw."""
+    check_forward(site)
     if context.watch is not None:
         context.watch(site)
     if context.draws is not None and (given := context.draws.get(id(site))) is not None:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .checks import flag, iterable_of, refuse, whole_number
 from .convert.apply import bayesianize_
 from .errors import ConfigError
 from .likelihoods import Classification, Likelihood, Regression
@@ -62,13 +63,20 @@ class _BayesEstimator(BaseEstimator):
         self.verbose = verbose
 
     def _train(self, x: np.ndarray, y: Tensor, outputs: int, likelihood: Likelihood) -> None:
+        flag("standardize", self.standardize)
+        flag("verbose", self.verbose)
+        if not isinstance(self.hidden, int):
+            iterable_of("hidden", self.hidden, "widths", whole_number)
         self.x_mean_: np.ndarray
         self.x_scale_: np.ndarray
         self.x_mean_, self.x_scale_ = _scale(x) if self.standardize else (np.zeros(1), np.ones(1))
         self.seed_ = int(check_random_state(self.random_state).randint(2**31 - 1))
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed_)
-            model = (self.module or self._perceptron)(x.shape[1], outputs)
+            make = self._perceptron if self.module is None else self.module
+            if not callable(make):
+                refuse("module", "a function (n_features, n_outputs) -> nn.Module", make)
+            model = make(x.shape[1], outputs)
             _check(model, x.shape[1], outputs)
             method = MeanField() if self.method is None else self.method
             self.plan_ = bayesianize_(model, method)

@@ -60,7 +60,7 @@ def test_docstrings_come_back_after_help(run):
         (["plan", "mean-field", "studentt"], "did you mean 'student-t'"),
         (["train", "--epoch", "3"], "--epochs"),
         (["train", "--epochs", "many"], "--epochs"),
-        (["train", "--epochs", "0"], "1 or more"),
+        (["train", "--epochs", "0"], "at least 1"),
         (["train", "--lr", "nan"], "--lr"),
         (["train", "--kl-weight", "-1"], "--kl-weight"),
         (["train", "--warmup", "-1"], "--warmup"),

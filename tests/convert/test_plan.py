@@ -137,9 +137,9 @@ def test_nothing_to_convert_raises(model):
 
 def test_what_is_no_module_is_refused():
     for verb in (lb.plan, lb.bayesianize_):
-        with pytest.raises(ConversionError, match=r"expected an nn.Module, received str"):
+        with pytest.raises(ConversionError, match=r"expected an nn.Module, received 'model'"):
             verb("model", lb.MeanField())
-    with pytest.raises(ConversionError, match=r"expected an nn.Module, received str"):
+    with pytest.raises(ConversionError, match=r"expected an nn.Module, received 'model'"):
         lb.restore_("model")
 
 

@@ -362,12 +362,12 @@ def test_attack_takes_a_loader_up_to_a_limit_and_its_result_is_plain(plain, digi
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"step": 0}, "Attack.step: expected a number above 0, received 0"),
+        ({"step": 0}, "Attack.step: expected a finite number above 0, received 0"),
         ({"step": float("nan")}, "Attack.step: expected a finite number"),
-        ({"iterations": -1}, "Attack.iterations: expected a whole number of 0 or more, received -1"),
+        ({"iterations": -1}, "Attack.iterations: expected a whole number of at least 0, received -1"),
         ({"iterations": 2.5}, "Attack.iterations"),
         ({"samples": 0}, "Attack.samples"),
-        ({"evaluate_samples": 0}, "Attack.evaluate_samples: expected a whole number of 1 or more, or None"),
+        ({"evaluate_samples": 0}, "Attack.evaluate_samples: expected a whole number of at least 1"),
         ({"limit": True}, "Attack.limit"),
         ({"epsilon": -1.0}, "Attack.epsilon"),
         ({"scale": 0.0}, "Attack.scale"),

@@ -113,7 +113,7 @@ def test_regression():
     stream.update(y, mean=y)
     with pytest.raises(EvaluationError, match=r"mean\[5\]"):
         stream.update(y, mean=torch.tensor([0.0, float("inf"), 0.0, 0.0]))
-    with pytest.raises(EvaluationError, match="between 0 and 1"):
+    with pytest.raises(EvaluationError, match="above 0 and below 1"):
         Regression(levels=(90,))
 
 

@@ -138,5 +138,5 @@ def test_bad_answers_are_named(confidence, correct, message):
 
 @pytest.mark.parametrize("accuracy", [0.0, 1.01, -1, math.nan, True, "0.9"])
 def test_bad_wishes_are_refused(accuracy):
-    with pytest.raises(EvaluationError, match="above 0 and at most 1"):
+    with pytest.raises(EvaluationError, match="above 0 and of at most 1"):
         risk_coverage(torch.tensor([0.5]), torch.ones(1)).at_accuracy(accuracy)

@@ -246,7 +246,7 @@ def test_double_precision_stays_double(estimator):
 
 
 def test_an_unknown_estimator_is_refused():
-    with pytest.raises(ConfigError, match="local, weight, flipout"), lb.using(estimator="reparam"):
+    with pytest.raises(ConfigError, match="'local', 'weight', 'flipout'"), lb.using(estimator="reparam"):
         pass
     with pytest.raises(ConfigError, match="estimator"):
         lb.MeanField(estimator="reparam")

@@ -394,15 +394,15 @@ def test_likelihoods_of_your_own():
 
 BAD = {
     "samples: expected": {"samples": 0},
-    "samples: expected a whole number of 1 or more, received True": {"samples": True},
-    "samples: expected a whole number of 1 or more, received 2.5": {"samples": 2.5},
+    "samples: expected a whole number of at least 1, received True": {"samples": True},
+    "samples: expected a whole number of at least 1, received 2.5": {"samples": 2.5},
     "chunk: expected": {"chunk": -1},
-    "seed: expected an integer or None, received '0'": {"seed": "0"},
-    "settle: expected a standard error above 0, received 0": {"settle": 0},
-    "settle: expected a standard error above 0, received 'soon'": {"settle": "soon"},
-    "settle: expected a standard error above 0, received nan": {"settle": math.nan},
-    "strategy: expected auto, vmap or loop, received 'fast'": {"strategy": "fast"},
-    "estimator: expected weight, local or flipout, received 'mean'": {"estimator": "mean"},
+    "seed: expected a whole number of 64 bits, received '0'": {"seed": "0"},
+    "settle: expected a finite number above 0, received 0": {"settle": 0},
+    "settle: expected a finite number above 0, received 'soon'": {"settle": "soon"},
+    "settle: expected a finite number above 0, received nan": {"settle": math.nan},
+    "strategy: expected one of 'auto', 'vmap', 'loop', received 'fast'": {"strategy": "fast"},
+    "estimator: expected one of 'local', 'weight', 'flipout', received 'mean'": {"estimator": "mean"},
     "task: expected": {"task": "clustering"},
 }
 

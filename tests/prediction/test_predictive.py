@@ -121,9 +121,9 @@ def test_wrong_questions_are_refused():
         with pytest.raises(PredictionError, match=f"{name} exist for classification and segmentation"):
             getattr(pred, name)
     for q in (0.0, 1.0, -1.0, math.nan):
-        with pytest.raises(PredictionError, match="between 0 and 1"):
+        with pytest.raises(PredictionError, match="above 0 and below 1"):
             pred.quantile(q)
-        with pytest.raises(PredictionError, match="between 0 and 1"):
+        with pytest.raises(PredictionError, match="above 0 and below 1"):
             pred.interval(q)
     for shape in ((2, 6), (6,), (6, 1), (12,)):
         with pytest.raises(DataError, match="expected targets of shape"):

@@ -217,8 +217,15 @@ def test_double_and_mixed_precision():
 def test_iterables_need_num_data():
     batches = [(X[:48], LABELS[:48]), (X[48:], LABELS[48:])]
     assert fit(mlp(), batches, num_data=96, epochs=2).last["step"] == 4
+    counted, given = (fit(mlp(bayesian=True), batches, epochs=1, **known) for known in ({}, {"num_data": 96}))
+    assert counted.last["loss"] == given.last["loss"]
+
+    class Unsized:
+        def __iter__(self):
+            return iter(batches)
+
     with pytest.raises(ConfigError, match="num_data"):
-        fit(mlp(), batches)
+        fit(mlp(), Unsized())
     with pytest.raises(DataError, match="at least one batch in epoch 0"):
         fit(mlp(), [], num_data=3)
 
@@ -247,7 +254,7 @@ def test_bad_arguments_are_refused_before_anything_happens(options):
 
 
 def test_bad_models_and_data():
-    with pytest.raises(ConfigError, match=r"torch\.nn\.Module"):
+    with pytest.raises(ConfigError, match=r"model: expected an nn\.Module"):
         fit(3, (X, LABELS))
     with pytest.raises(TrainingError, match="require gradients"):
         fit(mlp().requires_grad_(False), (X, LABELS))

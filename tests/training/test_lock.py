@@ -70,8 +70,15 @@ def test_two_runs_in_one_process(tmp_path):
         except TrainingError as error:
             caught.append(str(error))
 
+    def hold():  # `fit` itself is refused in another thread, whatever it writes
+        try:
+            with lock.held(path):
+                pass
+        except TrainingError as error:
+            caught.append(str(error))
+
     def other_thread():
-        thread = threading.Thread(target=second)
+        thread = threading.Thread(target=hold)
         thread.start()
         thread.join()
 

@@ -236,13 +236,13 @@ def test_a_closure_is_called_with_gradients() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"lr": -1.0}, r"lr: expected a finite number of 0 or more, received -1.0"),
+        ({"lr": -1.0}, r"lr: expected a finite number of at least 0, received -1.0"),
         ({"lr": "fast"}, r"lr: .*received 'fast'"),
-        ({"momentum": 1.0}, r"momentum: expected a number in \[0, 1\), received 1.0"),
+        ({"momentum": 1.0}, r"momentum: expected a finite number of at least 0 and below 1, received 1.0"),
         ({"weight_decay": float("nan")}, r"weight_decay: .*received nan"),
-        ({"alpha": 0.0}, r"alpha: expected a number above 0"),
-        ({"eta": 1.0}, r"eta: expected a number between 0 and 1, received 1.0"),
-        ({"rank": 0}, r"rank: expected an integer of 1 or more, or None, received 0"),
+        ({"alpha": 0.0}, r"alpha: expected a finite number above 0"),
+        ({"eta": 1.0}, r"eta: expected a finite number above 0 and below 1, received 1.0"),
+        ({"rank": 0}, r"rank: expected a whole number of at least 1, received 0"),
         ({"rank": 2.5}, r"rank: .*received 2.5"),
         ({"update_period": True}, r"update_period: .*received True"),
     ],

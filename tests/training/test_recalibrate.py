@@ -131,7 +131,7 @@ def test_it_restores_a_network_at_its_means():
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [({"at": "mean"}, "'samples' or 'means'"), ({"data": 0}, "data"), ({"momentum": 2.0}, "momentum")],
+    [({"at": "mean"}, "'samples', 'means'"), ({"data": 0}, "data"), ({"momentum": 2.0}, "momentum")],
 )
 def test_bad_arguments_are_refused(options, message):
     with pytest.raises(ConfigError, match=message):

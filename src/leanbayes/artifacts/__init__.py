@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import _version, config, container, likelihoods
+from ..checks import short
 from ..convert import record
 from ..convert.apply import bayesianize_
 from ..convert.slicing import resize_, sizes
@@ -269,7 +270,7 @@ def _dense(tensor: Tensor) -> Tensor:
 
 def _plain(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     if metadata is not None and not (isinstance(metadata, Mapping) and all(isinstance(k, str) for k in metadata)):
-        raise ArtifactError(f"metadata: expected a mapping with text as keys, received {metadata!r:.60}")
+        raise ArtifactError(f"metadata: expected a mapping with text as keys, received {short(metadata)}")
     try:
         return json.loads(json.dumps(dict(metadata or {}), allow_nan=False))  # type: ignore[no-any-return]
     except (TypeError, ValueError, RecursionError) as error:

@@ -2,43 +2,39 @@
 
 from __future__ import annotations
 
-import math
 import os
 from pathlib import Path
 
+from .. import checks
 from ..errors import ConfigError
 
 
 def counts(**values: int) -> None:
-    """Each is 1 or more.
+    """Each is at least 1.
 
     >>> counts(samples=0)
     Traceback (most recent call last):
-    leanbayes.errors.ConfigError: --samples: expected a whole number of 1 or more, received 0
+    leanbayes.errors.ConfigError: --samples: expected a whole number of at least 1, received 0
     """
     for name, value in values.items():
-        if value < 1:
-            raise ConfigError(f"{_option(name)}: expected a whole number of 1 or more, received {value}")
+        checks.whole_number(_option(name), value)
 
 
 def positive(**values: float) -> None:
     """Each is a finite number above 0."""
     for name, value in values.items():
-        if not 0 < value < math.inf:
-            raise ConfigError(f"{_option(name)}: expected a finite number above 0, received {value}")
+        checks.number(_option(name), value, above=0)
 
 
 def not_negative(**values: float) -> None:
-    """Each is a finite number of 0 or more."""
+    """Each is a finite number of at least 0."""
     for name, value in values.items():
-        if not 0 <= value < math.inf:
-            raise ConfigError(f"{_option(name)}: expected a finite number of 0 or more, received {value}")
+        checks.number(_option(name), value, at_least=0)
 
 
 def seed(value: int) -> None:
     """From 0 to 2**63 - 1, as torch takes them."""
-    if not 0 <= value < 2**63:
-        raise ConfigError(f"--seed: expected a whole number from 0 to 2**63 - 1, received {value}")
+    checks.whole_number("--seed", value, at_least=0, at_most=2**63 - 1)
 
 
 def targets(**paths: Path | None) -> None:

@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args
 import torch
 from torch import Tensor, nn
 
+from .. import checks
 from ..errors import ConfigError, ConversionError
 from ..layers.bayes import BayesLayer
 from ..posteriors.base import Posterior
@@ -67,27 +68,18 @@ def _ratio(q: Posterior) -> Tensor:
 
 def check(fraction: Any, threshold: Any, by: str, scope: str) -> float | None:
     """The threshold that is meant; None where it is a fraction."""
-    if by not in get_args(Criterion):
-        raise ConfigError(f"by: expected 'snr', 'log_alpha' or 'kappa', received {by!r}")
-    if scope not in get_args(Scope):
-        raise ConfigError(f"scope: expected 'global' or 'layer', received {scope!r}")
+    checks.one_of("by", by, get_args(Criterion))
+    checks.one_of("scope", scope, get_args(Scope))
     if fraction is not None and threshold is not None:
-        raise ConfigError(f"expected a fraction or a threshold, received both ({fraction!r}, {threshold!r}); drop one")
+        raise ConfigError("expected a fraction or a threshold, received both; drop one")
     if fraction is None and threshold is None:
         if by == "log_alpha":
             return LOG_ALPHA
         raise ConfigError("expected a fraction or a threshold, received neither; try prune_(model, fraction=0.5)")
-    for name, value in (("fraction", fraction), ("threshold", threshold)):
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
-            raise ConfigError(f"{name}: expected a finite number, received {value!r}")
-    if fraction is not None and not 0 <= fraction <= 1:
-        raise ConfigError(f"fraction: expected a number in [0, 1], received {fraction}; 0.6 removes 60 %")
-    if threshold is not None and by != "log_alpha" and threshold < 0:
-        what = "signal to noise" if by == "snr" else "kappa"
-        raise ConfigError(f"threshold: expected a {what} of at least 0, received {threshold}")
-    return None if threshold is None else float(threshold)
+    if fraction is not None:
+        checks.probability("fraction", fraction, hint="0.6 removes 60 %")
+        return None
+    return checks.number("threshold", threshold, at_least=None if by == "log_alpha" else 0)
 
 
 @torch.no_grad()

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from .. import batches, checks
 from ..convert.apply import carry_hooks, restore_, swap_
 from ..convert.channels import ChannelGraph, channel_graph
 from ..convert.implementation import implementation, rebuilding
@@ -57,6 +58,9 @@ def extract(
     >>> extract(model, width=0.25)[0]
     Linear(in_features=64, out_features=8, bias=True)
     """
+    checks.flag("sparse", sparse, error=ConversionError)
+    if example_input is not None:
+        example_input = batches.accept(example_input, name="example_input", arguments=True)
     _check(model)
     plain = copy.deepcopy(model)
     if width is not None:
@@ -115,8 +119,7 @@ def _scales(model: nn.Module) -> list[tuple[str, Tensor]]:
 
 def _check(model: nn.Module) -> None:
     """There is a network at the means, or an error that says what to do instead."""
-    if not isinstance(model, nn.Module):
-        raise ConversionError(f"expected an nn.Module, received {type(model).__name__}")
+    checks.module("model", model, error=ConversionError)
     if "" in conversions(model):
         raise ConversionError("the model itself is a Bayesian layer; put it into an nn.Sequential first")
     for name, module in model.named_modules():

@@ -7,16 +7,16 @@ set to zero, and what is left is a sparse ensemble (section 6.4, figure 5).
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Sized
+from collections.abc import Iterator, Mapping, Sequence, Sized
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from .. import batches
+from .. import batches, checks
+from ..batches import accept, stream
 from ..errors import ConfigError, ConversionError, DataError
 from ..eval_mode import undisturbed
-from ..feed import stream
 from ..layers.bayes import BayesLayer
 from ..posteriors import Gaussian
 from ..posteriors.base import Posterior
@@ -65,8 +65,10 @@ def kappa(
     >>> {name: tuple(values.shape) for name, values in found.items()}
     {'0.weight': (8, 4)}
     """
-    _check(method, probes, num_data)
+    _check(method, probes, num_data, progress)
+    seed = checks.seed(seed)
     chosen = _chosen(model, layers)
+    loader = accept(loader, model, name="loader")
     meaning = resolve_task(model, task)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     totals: dict[str, Tensor] = {}
@@ -179,21 +181,25 @@ def _chosen(model: nn.Module, layers: Sequence[str] | None) -> dict[str, BayesLa
             )
     if layers is None:
         return known
-    if isinstance(layers, str) or not isinstance(layers, Iterable):
-        raise ConfigError(f"layers: expected a list of names, received {layers!r}; pass layers=[{layers!r}]")
-    wanted = list(layers)
+    wanted = checks.iterable_of("layers", layers, "names", _name, hint="pass layers=['dense1']")
     for pattern in wanted:
         if not any(fnmatchcase(name, pattern) for name in known):
-            raise ConfigError(f"layers: expected names of random layers ({', '.join(known)}), received {pattern!r}")
+            raise ConfigError(
+                f"layers: expected names of random layers ({', '.join(known)}), received {checks.short(pattern)}"
+            )
     return {name: layer for name, layer in known.items() if any(fnmatchcase(name, p) for p in wanted)}
 
 
-def _check(method: Any, probes: Any, num_data: Any) -> None:
-    if method not in get_args(Method):
-        raise ConfigError(f"method: expected one of {', '.join(get_args(Method))}, received {method!r}")
-    for name, value in (("probes", probes), ("num_data", 1 if num_data is None else num_data)):
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ConfigError(f"{name}: expected a whole number of 1 or more, received {value!r}")
+def _name(name: str, value: Any) -> str:
+    return checks.instance(name, value, str, "the name of a layer")
+
+
+def _check(method: Any, probes: Any, num_data: Any, progress: Any) -> None:
+    checks.one_of("method", method, get_args(Method))
+    checks.whole_number("probes", probes)
+    if num_data is not None:
+        checks.whole_number("num_data", num_data)
+    checks.flag("progress", progress)
 
 
 def _stream(loader: Any, progress: bool) -> Iterator[Any]:

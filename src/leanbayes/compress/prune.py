@@ -9,7 +9,8 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from ..errors import ConfigError, LeanBayesWarning
+from .. import checks
+from ..errors import ConfigError, ConversionError, LeanBayesWarning
 from ..report.table import as_text, table
 from .candidates import (
     Criterion,
@@ -108,6 +109,8 @@ def prune_(
     >>> int((model[0].weight == 0).sum() + (model[2].weight == 0).sum())
     36
     """
+    checks.module("model", model, error=ConversionError)
+    checks.flag("biases", biases)
     threshold = check(fraction, threshold, by, scope)
     if by == "kappa" and (scores is None) == (loader is None):
         raise ConfigError(

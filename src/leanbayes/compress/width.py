@@ -10,6 +10,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from .. import likelihoods
+from ..checks import flag, number
 from ..convert import record
 from ..errors import ConversionError
 from ..ordering.unit import OrderingUnit, units
@@ -40,8 +41,7 @@ def set_width_(
     {'0': 0.375, '2': 1.0}
     """
     found = _units(model)
-    if not isinstance(rescale, bool):
-        raise ConversionError(f"rescale: expected True or False, received {rescale!r}")
+    flag("rescale", rescale, error=ConversionError)
     chosen = _chosen(found, width)  # everything is checked before anything changes
     before = _key(found)
     for unit, nodes in chosen.items():
@@ -153,13 +153,8 @@ def _nodes(unit: OrderingUnit, width: Any) -> int:
 
 
 def _number(width: Any, what: str) -> float:
-    is_number = isinstance(width, (int, float)) and not isinstance(width, bool)
-    if not is_number or not 0 < width <= 1:
-        raise ConversionError(
-            f"{what}: expected a number in (0, 1], the part of the channels to keep, received {width!r}; "
-            "lb.widths(model) lists what is possible"
-        )
-    return float(width)
+    hint = "it is the part of the channels to keep; lb.widths(model) lists what is possible"
+    return number(what, width, above=0, at_most=1, error=ConversionError, hint=hint)
 
 
 def _key(found: list[OrderingUnit]) -> str:

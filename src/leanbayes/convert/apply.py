@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 
+from .. import checks
 from ..errors import ConversionError
 from ..layers.contract import BayesianLayer
 from .implementation import implementation
@@ -65,8 +66,7 @@ def restore_(model: nn.Module) -> nn.Module:
     """
     plain: dict[int, nn.Module] = {}
     tied: dict[int, nn.Parameter] = {}
-    if not isinstance(model, nn.Module):
-        raise ConversionError(f"expected an nn.Module, received {type(model).__name__}")
+    checks.module("model", model, error=ConversionError)
     converted = conversions(model)
     for name in converted:
         if not name:

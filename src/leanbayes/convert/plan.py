@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from .. import checks
 from ..config import to_dict
 from ..errors import ConversionError
 from ..layers.contract import BayesianLayer
@@ -110,8 +111,8 @@ def plan(model: nn.Module, rules: Rules, *, strict: bool = False) -> Plan:
 
 def planned(model: nn.Module, rules: Rules, *, strict: bool = False) -> tuple[Plan, Conversion]:
     """As `plan`, with what it has found out about the model on the way, for `bayesianize_` to go on with."""
-    if not isinstance(model, nn.Module):
-        raise ConversionError(f"expected an nn.Module, received {type(model).__name__}")
+    checks.module("model", model, error=ConversionError)
+    checks.flag("strict", strict, error=ConversionError)
     conversion = Conversion(model)
     ordered = parse(rules, conversion)
     aliases = _aliases(model)

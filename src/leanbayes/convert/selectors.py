@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 
 from torch import nn
 
+from .. import checks
 from ..errors import ConversionError
 from ..method import Method
 from .conversion import Conversion
@@ -77,7 +78,7 @@ def _rule(selector: Any, method: Any, model: nn.Module) -> Rule:
     if isinstance(method, type) and issubclass(method, Method):
         raise ConversionError(f"rule {selector!r}: expected a method, received its class; write {method.__name__}()")
     if method is not None and not isinstance(method, Method):
-        raise ConversionError(f"rule {selector!r}: expected a method or None, received {method!r}")
+        raise ConversionError(f"rule {selector!r}: expected a method or None, received {checks.short(method)}")
     if isinstance(selector, nn.Module):
         name = next((n for n, m in model.named_modules() if m is selector), None)
         if name is None:
@@ -93,7 +94,7 @@ def _rule(selector: Any, method: Any, model: nn.Module) -> Rule:
         return Rule(selector, method, 3, f"callable {getattr(selector, '__name__', repr(selector))}")
     raise ConversionError(
         f"expected a module, a name glob, a module type or a callable (name, module) -> bool as selector, "
-        f"received {selector!r}"
+        f"received {checks.short(selector)}"
     )
 
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
+from .. import checks
 from ..errors import ConversionError
 from ..layers.contract import option, original
 from ..posteriors.sparse import Sparse, SparsePoint
@@ -170,7 +171,7 @@ def resize_(module: Any, options: Mapping[str, int]) -> None:
         most = option(module, name) or 0 if name in known else 0
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
             raise ConversionError(
-                f"{type(module).__name__}.{name}: expected a size of at most {most}, received {value!r}; "
+                f"{type(module).__name__}.{name}: expected a size of at most {most}, received {checks.short(value)}; "
                 "build the network that was cut"
             )
     for name, value in options.items():

@@ -13,9 +13,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils.flop_counter import FlopCounterMode
 
-from .. import batches
+from .. import batches, checks
 from ..convert.trace import untouched
-from ..errors import DataError
+from ..errors import ConversionError, DataError
 from ..eval_mode import undisturbed
 from ..layers.bayes import BayesLayer
 from ..layers.contract import option, original
@@ -36,6 +36,8 @@ def cost(model: nn.Module, example_input: Any) -> Cost:
     >>> found.parameters, found.macs, found.bytes
     (23, 18, 92)
     """
+    checks.module("model", model, error=ConversionError)
+    example_input = batches.accept(example_input, model, name="example_input", arguments=True)
     size = batches.size(example_input)
     if size == 0:
         raise DataError("cost: expected a batch of one or more inputs, received an empty one")

@@ -11,6 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..checks import whole_number
 from ..errors import ConfigError, DataError
 
 
@@ -72,8 +73,7 @@ def seconds_of(run: Callable[[], Any], repeats: int = 5) -> float:
     >>> 0 <= seconds_of(lambda: None) < 1
     True
     """
-    if isinstance(repeats, bool) or not isinstance(repeats, int) or repeats < 1:
-        raise ConfigError(f"repeats: expected a whole number of 1 or more, received {repeats!r}")
+    whole_number("repeats", repeats)
     run()
     found = []
     for _ in range(repeats):

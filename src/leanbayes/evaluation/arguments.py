@@ -6,7 +6,8 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from .. import batches, feed
+from .. import batches, checks, feed
+from ..batches import accept
 from ..errors import EvaluationError
 from ..optional import require
 from .configs import Attack, Corruptions
@@ -45,10 +46,6 @@ def options(
     mean_only: bool,
 ) -> Options:
     """The options, each of the right kind and fit for the task."""
-    if ood is not None and not isinstance(ood, Mapping):
-        raise EvaluationError(
-            f"ood: expected loaders by name, received {type(ood).__name__}; for example ood={{'noise': loader}}"
-        )
     if pixels is not None and not isinstance(pixels, Pixels):
         raise EvaluationError(f"pixels: expected Pixels(mean=..., std=...), received {type(pixels).__name__}")
     sweep = _chosen(corruptions, Corruptions)
@@ -68,15 +65,26 @@ def options(
     if reference is not None:
         _check_reference(reference, sweep, first)
     return Options(
-        {str(label): other for label, other in (ood or {}).items()},
+        dict(ood or {}),
         pixels,
         sweep,
         reference,
         chosen,
         temperature,
-        _accuracies(selective),
-        _count(replicates),
+        tuple(checks.iterable_of("selective", selective, "accuracies", _accuracy, error=EvaluationError)),
+        checks.whole_number("replicates", replicates, at_least=0, error=EvaluationError),
     )
+
+
+def named_data(ood: Any, model: Any) -> dict[str, Any]:
+    """The data of ``ood=`` by name."""
+    if ood is None:
+        return {}
+    hint = "for example ood={'noise': loader}"
+    checks.instance("ood", ood, Mapping, "loaders by name", error=EvaluationError, hint=hint)
+    return {
+        str(label): accept(other, model, name=f"ood[{label!r}]", error=EvaluationError) for label, other in ood.items()
+    }
 
 
 def _check_packages(ood: Any, temperature: Any, sweep: Any) -> None:
@@ -92,7 +100,13 @@ def _check_packages(ood: Any, temperature: Any, sweep: Any) -> None:
 
 def history(rows: Iterable[Mapping[str, Any]] | None) -> list[dict[str, Any]]:
     """Plain rows of training: numbers and words, as JSON can hold them."""
-    plain = [dict(row) for row in rows or ()]
+    if rows is None:
+        return []
+
+    def row(name: str, value: Any) -> dict[Any, Any]:
+        return dict(checks.instance(name, value, Mapping, "a mapping", error=EvaluationError))
+
+    plain = checks.iterable_of("history", rows, "rows of training", row, error=EvaluationError)
     return [{str(k): v for k, v in row.items() if isinstance(v, (int, float, str, type(None)))} for row in plain]
 
 
@@ -149,14 +163,5 @@ def _check_reference(reference: Any, sweep: Any, inputs: Any) -> None:
     reference_errors(reference, cells(sweep, tuple(batches.first_tensor(inputs).shape[1:])))
 
 
-def _accuracies(values: Any) -> tuple[float, ...]:
-    numbers = isinstance(values, Sequence) and not isinstance(values, str)
-    if not numbers or not all(isinstance(v, (int, float)) and not isinstance(v, bool) and 0 < v <= 1 for v in values):
-        raise EvaluationError(f"selective: expected accuracies above 0 and up to 1, received {values!r}; try (0.99,)")
-    return tuple(float(v) for v in values)
-
-
-def _count(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-        raise EvaluationError(f"replicates: expected a whole number of 0 or more, received {value!r}")
-    return value
+def _accuracy(name: str, value: Any) -> float:
+    return checks.number(name, value, above=0, at_most=1, error=EvaluationError)

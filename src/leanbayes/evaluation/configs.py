@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..config import check_choice, check_flag, check_positive, configurable
+from .. import checks
+from ..config import check_choice, check_flag, check_positive, check_whole, configurable
 from ..errors import ConfigError, EvaluationError
 from . import corruptions
 from .corruptions import SEVERITIES
@@ -61,20 +62,15 @@ class Attack:
         check_choice(self, "objective", ("predictive", "mean_log"))
         check_flag(self, "targeted", "random_start", "mean_only")
         check_positive(self, "step", "scale")
-        for field, least in (("iterations", 0), ("samples", 1), ("evaluate_samples", 1), ("limit", 1), ("seed", None)):
-            self._check_whole(field, least, optional=field in ("evaluate_samples", "limit"))
+        check_whole(self, "iterations", at_least=0)
+        check_whole(self, "samples")
+        check_whole(self, "evaluate_samples", optional=True)
+        check_whole(self, "limit", optional=True)
+        checks.seed(self.seed, "Attack.seed")
         if self.epsilon is not None:
             check_positive(self, "epsilon")
         elif self.random_start:
             raise ConfigError("Attack.random_start: expected an epsilon to start within, received none; try epsilon=8")
-
-    def _check_whole(self, field: str, least: int | None, optional: bool) -> None:
-        value = vars(self)[field]
-        if value is None and optional:
-            return
-        if isinstance(value, bool) or not isinstance(value, int) or (least is not None and value < least):
-            wanted = "a whole number" + ("" if least is None else f" of {least} or more") + (", or None" * optional)
-            raise ConfigError(f"Attack.{field}: expected {wanted}, received {value!r}")
 
 
 @configurable
@@ -98,14 +94,14 @@ class Corruptions:
         for field, check in (("names", corruptions.check_name), ("severities", corruptions.check_severity)):
             values: Any = vars(self)[field]
             if not isinstance(values, tuple):
-                raise ConfigError(f"Corruptions.{field}: expected a tuple, received {values!r}")
+                raise ConfigError(f"Corruptions.{field}: expected a tuple, received {checks.short(values)}")
             for value in values:
                 try:
                     check(value)
                 except EvaluationError as error:
                     raise ConfigError(f"Corruptions.{field}: {error}") from None
             if len(set(values)) < len(values):
-                raise ConfigError(f"Corruptions.{field}: expected each once, received {values!r}")
+                raise ConfigError(f"Corruptions.{field}: expected each once, received {checks.short(values)}")
         if not self.severities:
             raise ConfigError("Corruptions.severities: expected some of 1 to 5, received none")
         for field, least in (("limit", 1), ("seed", 0)):
@@ -114,4 +110,4 @@ class Corruptions:
                 if field == "limit" and value is None:
                     continue
                 what = f"a whole number of {least} or more" + (", or None" if field == "limit" else "")
-                raise ConfigError(f"Corruptions.{field}: expected {what}, received {value!r}")
+                raise ConfigError(f"Corruptions.{field}: expected {what}, received {checks.short(value)}")

@@ -50,7 +50,7 @@ class Fingerprint:
         return f"{self.count}:{whole.hexdigest()}"
 
 
-class Watched(feed.Wrapper):
+class Watched(batches.Watching):
     """Data that are the same every time they are gone through, to the last value and batch, or an ArtifactError.
 
     name: for the message. Its ``digest`` is None until they have been gone through once.

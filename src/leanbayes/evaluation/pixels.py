@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .. import checks
 from ..config import configurable
-from ..errors import ConfigError, DataError
+from ..errors import DataError
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,10 +32,11 @@ class Pixels:
     def __post_init__(self) -> None:
         for name in ("mean", "std"):
             values: Any = vars(self)[name]
-            if not isinstance(values, tuple) or not values or not all(_is_number(v) for v in values):
-                raise ConfigError(f"Pixels: {name}: expected a tuple of finite numbers, received {values!r}")
-        if min(self.std) <= 0:
-            raise ConfigError(f"Pixels: std: expected numbers above 0, received {self.std!r}")
+            if not isinstance(values, tuple) or not values:
+                checks.refuse(f"Pixels.{name}", "a tuple of finite numbers", values)
+            above = 0 if name == "std" else None
+            numbers = tuple(checks.number(f"Pixels.{name}[{i}]", v, above=above) for i, v in enumerate(values))
+            object.__setattr__(self, name, numbers)
 
     def to_inputs(self, pixels: Tensor) -> Tensor:
         """(N, C, H, W) in [0, 1] to what the model reads."""
@@ -48,8 +49,8 @@ class Pixels:
         return inputs * std + mean
 
     def _shaped(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        if images.ndim != 4:
-            raise DataError(f"expected images (N, C, H, W), received a tensor of shape {tuple(images.shape)}")
+        if getattr(images, "ndim", 0) != 4:
+            raise DataError(f"expected images (N, C, H, W), received {checks.short(images)}")
         channels = images.shape[1]
         for name in ("mean", "std"):
             if len(vars(self)[name]) not in (1, channels):
@@ -58,7 +59,3 @@ class Pixels:
                     f"received {len(vars(self)[name])}; try Pixels(mean=({'0.5, ' * channels}), std=...)"
                 )
         return images.new_tensor(self.mean).view(1, -1, 1, 1), images.new_tensor(self.std).view(1, -1, 1, 1)
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)

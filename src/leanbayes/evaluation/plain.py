@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from .. import files
+from .. import checks, files
 from ..errors import EvaluationError
 
 VERSION = 1
@@ -19,10 +19,12 @@ def opened(data: Any, kind: str) -> dict[str, Any]:
     """The fields of a JSON form, if it is one of this kind and not of a newer version."""
     if not isinstance(data, dict) or data.get("kind") != kind:
         found = data.get("kind") if isinstance(data, dict) else type(data).__name__
-        raise EvaluationError(f"expected the JSON form of one {kind}, received {found!r}")
+        raise EvaluationError(f"expected the JSON form of one {kind}, received {checks.short(found)}")
     version = data.get("version")
     if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= VERSION:
-        raise EvaluationError(f"{kind}: expected version {VERSION} or older, received {version!r}; upgrade leanbayes")
+        raise EvaluationError(
+            f"{kind}: expected version {VERSION} or older, received {checks.short(version)}; upgrade leanbayes"
+        )
     return {k: v for k, v in data.items() if k not in ("kind", "version")}
 
 
@@ -56,13 +58,15 @@ def plain(value: Any) -> Any:
 
 def save(path: str | os.PathLike[str], data: dict[str, Any]) -> Path:
     """Write a JSON form, whole or not at all."""
+    path = checks.path("path", path, error=EvaluationError)
     return files.write_text(path, json.dumps(data, indent=1, allow_nan=False, ensure_ascii=False) + "\n")
 
 
 def load(path: str | os.PathLike[str]) -> Any:
     """Read JSON, or say what is wrong with the file."""
+    path = checks.path("path", path, error=EvaluationError)
     try:
-        return json.loads(Path(path).read_text(encoding="utf-8"))
+        return json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise EvaluationError(f"cannot read {str(path)!r} ({error.strerror})") from error
     except (ValueError, RecursionError) as error:

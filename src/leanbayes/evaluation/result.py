@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .. import files
+from .. import checks, files
 from ..errors import EvaluationError
 from ..optional import require
 from ..report.html import page
@@ -51,8 +51,8 @@ class Evaluation:
 
     def __getitem__(self, metric: str) -> float:
         """One metric by its name."""
-        if metric not in self.metrics:
-            raise EvaluationError(f"expected one of {', '.join(self.metrics)}; received {metric!r}")
+        if not isinstance(metric, str) or metric not in self.metrics:
+            raise EvaluationError(f"expected one of {', '.join(self.metrics)}; received {checks.short(metric)}")
         return self.metrics[metric]
 
     def difference(self, metric: str, other: Evaluation, level: float = 0.95) -> Difference | None:
@@ -121,6 +121,7 @@ class Evaluation:
 
     def save_html(self, path: str | os.PathLike[str]) -> Path:
         """Write one self-contained HTML page: summary, table, plots, cost, and how to get it again."""
+        path = checks.path("path", path, error=EvaluationError)
         require("matplotlib", "plots", "save_html")
         return files.write_text(path, page([self]))
 
@@ -147,7 +148,7 @@ class Comparison:
         for evaluation in self.evaluations:
             if evaluation.name == name:
                 return evaluation
-        raise EvaluationError(f"expected one of {', '.join(e.name for e in self)}; received {name!r}")
+        raise EvaluationError(f"expected one of {', '.join(e.name for e in self)}; received {checks.short(name)}")
 
     def difference(self, metric: str, a: str, b: str, level: float = 0.95) -> Difference | None:
         """How much greater a metric of model ``a`` is than of ``b``, and whether that is within noise.
@@ -201,14 +202,17 @@ def compare(evaluations: Iterable[Evaluation] | Mapping[str, Evaluation]) -> Com
     >>> [e.name for e in compare([a, b])]
     ['a', 'b']
     """
+    hint = "try leanbayes.evaluate(...)"
+
+    def row(name: str, value: Any) -> Evaluation:
+        return checks.instance(name, value, Evaluation, "an Evaluation", error=EvaluationError, hint=hint)
+
     if isinstance(evaluations, Mapping):
-        evaluations = [dataclasses.replace(e, name=str(name)) for name, e in evaluations.items()]
-    rows = tuple(evaluations)
+        named = {str(name): row(f"evaluations[{name!r}]", e) for name, e in evaluations.items()}
+        evaluations = [dataclasses.replace(e, name=name) for name, e in named.items()]
+    rows = checks.iterable_of("evaluations", evaluations, "Evaluations", row, error=EvaluationError, hint=hint)
     if not rows:
         raise EvaluationError("expected at least one Evaluation, received none; make one with leanbayes.evaluate")
-    for row in rows:
-        if not isinstance(row, Evaluation):
-            raise EvaluationError(f"expected Evaluations, received {type(row).__name__}; try leanbayes.evaluate(...)")
     if len({row.task for row in rows}) > 1:
         raise EvaluationError(
             f"expected evaluations of one task, received {', '.join(sorted({row.task for row in rows}))}; "
@@ -220,7 +224,7 @@ def compare(evaluations: Iterable[Evaluation] | Mapping[str, Evaluation]) -> Com
             f"expected distinct names, received {twice[0]!r} twice; "
             f"name them: compare({{'first': a, 'second': b}}) or evaluate(..., name=...)"
         )
-    return Comparison(rows)
+    return Comparison(tuple(rows))
 
 
 def _same(first: Mapping[str, Any], second: Mapping[str, Any], key: str) -> bool:

@@ -10,14 +10,16 @@ from typing import Any
 
 from torch import nn
 
-from .. import batches, config, feed
+from .. import batches, checks, config, feed
+from ..batches import accept
+from ..errors import EvaluationError
 from ..prediction import resolve_task
 from . import arguments, stages
 from .arguments import Options
 from .configs import Attack, Corruptions
 from .corruption import cells
 from .fingerprint import Watched
-from .metrics.regression import LEVELS
+from .metrics.regression import LEVELS, checked_levels
 from .pixels import Pixels
 from .progress import Bar
 from .result import Evaluation
@@ -55,7 +57,7 @@ def evaluate(
 ) -> Evaluation:
     """Ask a model, Bayesian or not, whether it is right, whether it knows when it is not, and whether it holds up.
 
-    loader: batches of (inputs, targets); a pair of tensors, or a Dataset, will do.
+    loader: inputs and targets, in whatever `leanbayes.batches` takes: a DataLoader, a Dataset, a tuple of tensors.
     task: as in `predict`; None means what the model was fitted for.
     samples, seed, mean_only, chunk: as in `predict`, which is called once per batch.
     ood: loaders of data that the model should doubt, by name (targets are not looked at).
@@ -83,7 +85,25 @@ def evaluate(
     >>> result.metrics.keys() >= {"accuracy", "nll", "ece", "aurc"}, result.interval("accuracy") is not None
     (True, True)
     """
+    model = checks.module("model", model, error=EvaluationError)
+    samples = checks.samples(samples, error=EvaluationError)
+    seed = checks.seed(seed, error=EvaluationError)
+    for what, value in (("mean_only", mean_only), ("progress", progress), ("adaptive", adaptive)):
+        checks.flag(what, value, error=EvaluationError)
+    if chunk is not None:
+        chunk = checks.whole_number("chunk", chunk, error=EvaluationError)
+    if ignore_index is not None:
+        ignore_index = checks.label("ignore_index", ignore_index, error=EvaluationError)
+    if name is not None:
+        checks.instance("name", name, str, "text", error=EvaluationError)
+    if resume is not None:
+        resume = checks.path("resume", resume, error=EvaluationError)
+    levels = checked_levels(levels)
     meaning = resolve_task(model, task)
+    loader = accept(loader, model, name="loader", error=EvaluationError)
+    ood = arguments.named_data(ood, model)
+    if temperature is not None:
+        temperature = accept(temperature, model, name="temperature", error=EvaluationError)
     (first, _), loader = feed.peek(loader)
     asked = (ood, pixels, corruptions, reference, attack, temperature, selective, replicates, samples, mean_only)
     wanted = arguments.options(meaning.task, loader, first, *asked)
@@ -92,7 +112,7 @@ def evaluate(
     binning = {"bins": bins, "min_count": min_count, "adaptive": adaptive, "ignore_index": ignore}
     options = {"samples": samples, "seed": seed, "chunk": chunk, "mean_only": mean_only}
     with Bar(shown=progress) as bar:
-        evaluator = Evaluator(model, meaning, options, binning, tuple(levels), bar)
+        evaluator = Evaluator(model, meaning, options, binning, levels, bar)
         if resume is None:
             done = Stages(None, {})
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import numbers
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,6 +13,8 @@ from typing import Any
 
 from torch import nn
 
+from .. import checks
+from ..checks import iterable_of, one_of, path, whole_number
 from ..errors import EvaluationError, PredictionError
 from .result import Comparison, Evaluation, compare
 from .run import evaluate
@@ -76,6 +79,8 @@ def evaluate_rows(
     """Evaluate rows of any kind; those that a model cannot do become notes of the first that it can."""
     if "name" in options:
         raise EvaluationError("name: expected none, since every row has its own; name the models instead")
+    if resume is not None:
+        resume = path("resume", resume, error=EvaluationError)
     if isinstance(loader, Iterator):
         loader = list(loader)  # every row goes through it
     found, missing = [], []
@@ -123,16 +128,18 @@ def rows(
 
 
 def _ways(samples: int | Sequence[int], procedures: Sequence[str] | None) -> list[tuple[str, dict[str, Any]]]:
-    counts = [samples] if isinstance(samples, int) else list(samples)
-    if not counts or not all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in counts):
-        raise EvaluationError(f"samples: expected whole numbers of 1 or more, received {samples!r}; try (1, 8, 32)")
+    several = [samples] if isinstance(samples, numbers.Integral) else samples
+    counts = iterable_of("samples", several, "whole numbers", _count, error=EvaluationError, hint="try (1, 8, 32)")
+    if not counts:
+        raise EvaluationError("samples: expected at least one number, received none; try (1, 8, 32)")
     if len(set(counts)) < len(counts):
-        raise EvaluationError(f"samples: expected each number once, received {samples!r}")
+        raise EvaluationError(f"samples: expected each number once, received {checks.short(samples)}")
     if procedures is None:
         named = {n: f"{n} sample{'' if n == 1 else 's'}" if len(counts) > 1 else "" for n in counts}
         return [(named[n], {"samples": n}) for n in counts]
-    if isinstance(procedures, str) or not procedures or any(p not in PROCEDURES for p in procedures):
-        raise EvaluationError(f"procedures: expected some of {', '.join(PROCEDURES)}, received {procedures!r}")
+    procedures = iterable_of("procedures", procedures, "procedures", _procedure, error=EvaluationError)
+    if not procedures:
+        raise EvaluationError(f"procedures: expected some of {', '.join(PROCEDURES)}, received none")
     ways: list[tuple[str, dict[str, Any]]] = []
     for procedure in dict.fromkeys(procedures):
         match procedure:
@@ -143,6 +150,14 @@ def _ways(samples: int | Sequence[int], procedures: Sequence[str] | None) -> lis
             case _:
                 ways += [(f"{procedure} of {n}" if len(counts) > 1 else procedure, {"samples": n}) for n in counts]
     return ways
+
+
+def _procedure(name: str, value: Any) -> str:
+    return one_of(name, value, PROCEDURES, error=EvaluationError)
+
+
+def _count(name: str, value: Any) -> int:
+    return whole_number(name, value, error=EvaluationError)
 
 
 def _file(path: str | os.PathLike[str] | None, row: str) -> Path | None:

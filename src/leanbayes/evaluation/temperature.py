@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import batches, feed
+from .. import batches, checks as arguments, feed
+from ..batches import accept
 from ..convert import record
 from ..errors import EvaluationError, LeanBayesWarning
 from ..eval_mode import undisturbed
@@ -100,10 +101,12 @@ def held_out(
     model: nn.Module, loader: Any, *, task: Any, samples: int, seed: int, mean_only: bool, progress: bool
 ) -> tuple[float, Categorical]:
     """The temperature that `calibrate_` would find, and the likelihood at it; the model stays as it is."""
-    if not isinstance(model, nn.Module):
-        raise EvaluationError(f"expected an nn.Module, received {type(model).__name__}")
-    if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
-        raise EvaluationError(f"samples: expected a whole number of 1 or more, received {samples!r}")
+    arguments.module("model", model, error=EvaluationError)
+    samples = arguments.samples(samples, error=EvaluationError)
+    seed = arguments.seed(seed, error=EvaluationError)
+    for name, value in (("mean_only", mean_only), ("progress", progress)):
+        arguments.flag(name, value, error=EvaluationError)
+    loader = accept(loader, model, name="loader", error=EvaluationError)
     meaning = resolve_task(model, task)
     if not isinstance(meaning, Categorical):
         raise EvaluationError(

@@ -14,6 +14,7 @@ from ..errors import ConversionError, PredictionError
 from ..kl import kl
 from ..posteriors.sparse import SparsePoint
 from ..sampling import context, draw
+from ..turns import check_forward
 from . import sparse
 from .estimators import ESTIMATORS
 from .operations import why_not_sparse
@@ -65,6 +66,7 @@ class BayesLayer(StandIn):
 
     def forward(self, input: Tensor, *extra: Any, **named: Any) -> Tensor:
         """The module's operation under one draw of the noise, or at the means; called as the module was."""
+        check_forward(self)
         estimator = context.estimator or self.estimator
         q = self.posterior("weight")
         if q is not None and q.is_sparse and (done := sparse.forward(self, input, estimator)) is not None:

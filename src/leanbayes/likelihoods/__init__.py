@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from .. import checks
+from ..checks import short
 from ..errors import ConfigError
 from .base import Likelihood
 from .classification import Categorical, Classification, Segmentation
@@ -48,7 +50,7 @@ def likelihood(task: Any) -> Likelihood:
         return Custom(task)
     raise ConfigError(
         f"task: expected {', '.join(map(repr, TASKS))}, a Likelihood or a function of (outputs, targets), "
-        f"received {task!r}"
+        f"received {short(task)}"
     )
 
 
@@ -61,10 +63,12 @@ def from_dict(data: Any) -> Likelihood:
     Classification(temperature=1.5)
     """
     if not isinstance(data, Mapping) or data.get("kind") not in _KINDS:
-        raise ConfigError(f"expected the dictionary of one of {', '.join(_KINDS)}, received {data!r}")
+        raise ConfigError(f"expected the dictionary of one of {', '.join(_KINDS)}, received {checks.short(data)}")
     version = data.get("version", 1)
     if version != 1:
-        raise ConfigError(f"{data['kind']}: expected version 1, received {version!r}; a newer leanbayes wrote it")
+        raise ConfigError(
+            f"{data['kind']}: expected version 1, received {checks.short(version)}; a newer leanbayes wrote it"
+        )
     fields = {k: v for k, v in data.items() if k not in ("kind", "version")}
     try:
         return _KINDS[data["kind"]](**fields)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ..errors import ConfigError, DataError
+from ..checks import label, number, one_of
+from ..errors import DataError
 from .base import Likelihood, check_tensor, full, shape_of
 
 
@@ -25,12 +25,7 @@ class Categorical(Likelihood):
 
     def __init__(self, temperature: float = 1.0) -> None:
         super().__init__()
-        number = isinstance(temperature, (int, float)) and not isinstance(temperature, bool)
-        if not number or not (math.isfinite(temperature) and temperature > 0):
-            raise ConfigError(
-                f"{type(self).__name__}.temperature: expected a finite number above 0, received {temperature!r}"
-            )
-        self.temperature = float(temperature)
+        self.temperature = number(f"{type(self).__name__}.temperature", temperature, above=0)
 
     def at(self, temperature: float) -> Self:
         """The same likelihood at another temperature.
@@ -113,11 +108,8 @@ class Segmentation(Categorical):
         self, ignore_index: int = -100, reduction: Literal["sum", "mean"] = "sum", temperature: float = 1.0
     ) -> None:
         super().__init__(temperature)
-        if isinstance(ignore_index, bool) or not isinstance(ignore_index, int):
-            raise ConfigError(f"Segmentation.ignore_index: expected an integer, received {ignore_index!r}")
-        if reduction not in ("sum", "mean"):
-            raise ConfigError(f"Segmentation.reduction: expected 'sum' or 'mean', received {reduction!r}")
-        self.ignore_index, self.reduction = ignore_index, reduction
+        self.ignore_index = label("Segmentation.ignore_index", ignore_index)
+        self.reduction = one_of("Segmentation.reduction", reduction, ("sum", "mean"))
 
     def log_prob(self, outputs: Tensor, targets: Tensor) -> Tensor:
         labels = self.align(outputs, targets)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
+from ..checks import short
 from ..errors import ConfigError, DataError, PredictionError
 from .base import Likelihood, shape_of
 
@@ -35,7 +36,7 @@ class Custom(Likelihood):
                 'use task="classification" or task="regression", or pass lambda outputs, targets: -loss per datum'
             )
         if not callable(log_likelihood):
-            raise ConfigError(f"expected a function of (outputs, targets), received {log_likelihood!r}")
+            raise ConfigError(f"expected a function of (outputs, targets), received {short(log_likelihood)}")
         self.log_likelihood, self._probs, self._mean_and_noise = log_likelihood, probs, mean_and_noise
 
     def log_prob(self, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ..errors import ConfigError, DataError
+from ..checks import number, one_of
+from ..errors import DataError
 from .base import Likelihood, check_tensor, full, shape_of
 
 Noise = Literal["fixed", "learned", "heteroscedastic"]
@@ -36,11 +37,9 @@ class Regression(Likelihood):
 
     def __init__(self, noise: Noise = "fixed", std: float = 1.0) -> None:
         super().__init__()
-        if noise not in ("fixed", "learned", "heteroscedastic"):
-            raise ConfigError(f"Regression.noise: expected fixed, learned or heteroscedastic, received {noise!r}")
-        if isinstance(std, bool) or not isinstance(std, (int, float)) or not (math.isfinite(std) and std > 0):
-            raise ConfigError(f"Regression.std: expected a finite number above 0, received {std!r}")
-        self.noise, self.fixed_std = noise, float(std)
+        one_of("Regression.noise", noise, ("fixed", "learned", "heteroscedastic"))
+        std = number("Regression.std", std, above=0)
+        self.noise, self.fixed_std = noise, std
         if noise == "learned":
             self.raw_std = nn.Parameter(torch.tensor(std + math.log(-math.expm1(-std))))  # softplus^-1, stable
 

@@ -9,6 +9,7 @@ import torch
 from torch import Size, Tensor
 from torch.distributions import Distribution, constraints, register_kl
 
+from .. import checks
 from ..errors import ConfigError
 from .tails import (
     check_log_tails,
@@ -66,7 +67,9 @@ class BernoulliChain(Distribution):
             )
         name, given = ("probs", probs) if logits is None else ("logits", logits)
         if not isinstance(given, Tensor) or not given.is_floating_point() or given.ndim == 0:
-            raise ConfigError(f"{name}: expected a floating-point tensor (..., nodes - 1), received {given!r}")
+            raise ConfigError(
+                f"{name}: expected a floating-point tensor (..., nodes - 1), received {checks.short(given)}"
+            )
         checked = validate_args is not False  # not torch's default: torch.compile turns that off for the whole process
         if checked:
             ok = ~given.isnan() if logits is not None else (given >= 0) & (given <= 1)

@@ -15,6 +15,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..checks import number, whole_number
 from ..errors import ConfigError
 
 
@@ -93,8 +94,7 @@ def geometric_tails(nodes: int, rate: float) -> Tensor:
     tensor([0.5000, 0.2500, 0.1250, 0.1250])
     """
     check_nodes(nodes)
-    if isinstance(rate, bool) or not 0 < rate < 1:
-        raise ConfigError(f"rate: expected a probability inside (0, 1), received {rate!r}; try rate=0.1")
+    rate = number("rate", rate, above=0, below=1, hint="try rate=0.1")
     return log_tails(torch.full((nodes - 1,), math.log1p(-rate) - math.log(rate)))
 
 
@@ -188,8 +188,7 @@ def check_log_tails(log_beta: Tensor, what: str = "log_beta") -> None:
 
 def check_nodes(nodes: int) -> None:
     """Refuse a number of nodes that is no whole number of at least 1."""
-    if isinstance(nodes, bool) or not isinstance(nodes, int) or nodes < 1:
-        raise ConfigError(f"nodes: expected a whole number of at least 1, received {nodes!r}")
+    whole_number("nodes", nodes)
 
 
 def _check_rows(value: Tensor, what: str) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from ..errors import ConversionError
 from ..sampling import Site, context
+from ..turns import check_forward
 from .downhill import coarser_noise, gumbel_noise, slope
 from .nested import nested_masks
 from .tails import keep_logits, log_keep, log_keep_from_logits, log_tails
@@ -51,6 +52,7 @@ class Draw(Site):
 
         rows: numbers for each of so many data, (rows, nodes); None for one set, (nodes,).
         """
+        check_forward(self)
         if context.watch is not None:
             context.watch(self)
         if context.draws is not None and (given := context.draws.get(id(self))) is not None:

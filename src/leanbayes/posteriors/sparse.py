@@ -8,6 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from ..checks import whole_number
 from ..errors import ArtifactError, ConfigError
 from ..sampling import draw
 from .base import FactorisedGaussian, Posterior, above_zero, as_parameter, check_floating
@@ -214,8 +215,7 @@ class SparsePoint(Sparse):
 def largest(w: Tensor, count: int, requires_grad: bool | None = None) -> tuple[torch.nn.Parameter, Tensor]:
     """The ``count`` largest magnitudes of a tensor, as a parameter (count,), and their places in ascending order."""
     check_floating(w)
-    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= w.numel():
-        raise ConfigError(f"count: expected 1 to {w.numel()} active weights, received {count!r}")
+    whole_number("count", count, at_most=w.numel())
     flat = w.detach().flatten()
     index = flat.abs().topk(count).indices.sort().values
     return torch.nn.Parameter(flat[index], w.requires_grad if requires_grad is None else requires_grad), index

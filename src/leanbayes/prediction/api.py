@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from .. import batches, likelihoods, sampling
+from .. import batches, checks, likelihoods, sampling, turns
 from ..convert.record import get
 from ..errors import DataError, PredictionError
 from ..eval_mode import undisturbed
@@ -44,9 +44,12 @@ def predict(
     in training, drops the covariance between the positions of a convolution; ``estimator="local"`` asks for it.) The
     answer does not depend on train() or eval(), BatchNorm statistics and the global random state stay as they are (but
     for what a loader draws), and a seed repeats an answer whatever the chunk (for whole networks: the other estimators
-    draw for every datum anew).
+    draw for every datum anew). What a model draws by itself, by ``F.dropout(x, training=True)`` or ``torch.randn`` in
+    its forward, is repeated by a seed too, whatever the chunk where its shape does not depend on the batch; a model
+    without random layers that draws takes all samples.
 
-    inputs: a tensor, a tuple or mapping of tensors (by position or keyword), or a loader of batches.
+    inputs: a tensor, a tuple or mapping of tensors (arguments of the model by position or keyword), or a DataLoader, a
+        Dataset or a list of batches, whose targets are not looked at; see `leanbayes.batches`.
     seed: None draws one from torch's generator.
     chunk: the most (datum, sample) pairs computed at once; it bounds memory.
     task: "classification", "segmentation", "regression", a `Likelihood`, or a callable; None for what the model was
@@ -68,28 +71,26 @@ def predict(
     >>> pred.probs.shape, pred.mutual_information.shape
     (torch.Size([5, 3]), torch.Size([5]))
     """
-    if not isinstance(model, nn.Module):
-        raise PredictionError(f"expected an nn.Module, received {type(model).__name__}")
-    _check_count("samples", samples)
+    checks.module("model", model, error=PredictionError)
+    samples = checks.samples(samples, error=PredictionError)
     if chunk is not None:
-        _check_count("chunk", chunk)
-    if settle is not None and (isinstance(settle, bool) or not isinstance(settle, (int, float)) or not settle > 0):
-        raise PredictionError(f"settle: expected a standard error above 0, received {settle!r}")
-    if not isinstance(strategy, str) or strategy not in ("auto", "vmap", "loop"):
-        raise PredictionError(f"strategy: expected auto, vmap or loop, received {strategy!r}")
-    if not isinstance(estimator, str) or estimator not in sampling.ESTIMATORS:
-        raise PredictionError(f"estimator: expected weight, local or flipout, received {estimator!r}")
-    if balanced is not None and not isinstance(balanced, bool):
-        raise PredictionError(f"balanced: expected True, False or None, received {balanced!r}")
+        chunk = checks.whole_number("chunk", chunk, error=PredictionError)
+    if settle is not None:
+        settle = checks.number("settle", settle, above=0, error=PredictionError)
+    checks.one_of("strategy", strategy, ("auto", "vmap", "loop"), error=PredictionError)
+    checks.one_of("estimator", estimator, sampling.ESTIMATORS, error=PredictionError)
+    checks.one_of("balanced", balanced, (True, False, None), error=PredictionError)
+    for name, value in (("mean_only", mean_only), ("keep_samples", keep_samples), ("progress", progress)):
+        checks.flag(name, value, error=PredictionError)
     if balanced is not None and estimator != "weight":
         raise PredictionError(
             f"balanced: expected estimator='weight', since only whole networks are laid out, received {estimator!r}"
         )
     if seed is None:
-        with sampling.turns:  # another thread's prediction puts torch's random state back when it ends
+        with turns.lock:  # another thread's prediction puts torch's random state back when it ends
             seed = int(torch.randint(2**62, (1,)))
-    elif isinstance(seed, bool) or not isinstance(seed, int):
-        raise PredictionError(f"seed: expected an integer or None, received {seed!r}")
+    else:
+        seed = checks.seed(seed, error=PredictionError)
     meaning = resolve_task(model, task)
     if mean_only:
         warn_if_past(model)
@@ -106,8 +107,13 @@ def predict(
     )
     if weights is not None:
         weights = check_weights(weights, engine.samples, settle)
+        engine.asked = engine.samples  # and no more, should a model without random layers turn out to draw
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    is_loader = not isinstance(inputs, (Tensor, Mapping, tuple, list)) and isinstance(inputs, Iterable)
+    inputs = batches.accept(inputs, model, name="inputs", arguments=True)
+    one_call = isinstance(inputs, (Tensor, Mapping, tuple)) or (
+        isinstance(inputs, list) and all(isinstance(part, Tensor) for part in inputs)
+    )
+    is_loader = not one_call
     parts: list[Predictive] = []
     for batch in _batches(inputs, is_loader, progress):  # not in our turn: a loader may be slow, or predict itself
         if batches.size(batch) == 0:
@@ -168,16 +174,11 @@ def _batches(inputs: Any, is_loader: bool, progress: bool) -> Iterable[Any]:
     if not is_loader:
         return [inputs]
     if not progress:
-        return (batches.split(batch)[0] for batch in inputs)
+        return (batches.split(batch)[0] for batch in batches.stream(inputs))
     from rich.progress import track
 
     total = len(inputs) if isinstance(inputs, Sized) else None
-    return (batches.split(b)[0] for b in track(inputs, "predict", total=total, transient=True))
-
-
-def _check_count(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise PredictionError(f"{name}: expected a whole number of 1 or more, received {value!r}")
+    return (batches.split(b)[0] for b in track(batches.stream(inputs), "predict", total=total, transient=True))
 
 
 def _on_cpu(prediction: Predictive) -> Predictive:

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from .. import batches, sampling
-from ..errors import LeanBayesWarning
+from ..errors import LeanBayesWarning, PredictionError
 from . import draws
+from .own_noise import OwnNoise
 from .probe import Probe, fewest, probe
 
 LOOP_ROWS = 256
@@ -31,7 +32,9 @@ class Engine:
         Under vmap a pass also takes no more samples than have 2^25 random numbers together.
     strategy: "loop" runs the network once a sample; "vmap" runs what precedes the first random layer once, whatever the
         number of samples; "auto" counts the arithmetic on one datum and takes the cheaper.
-    estimator: "weight" draws whole networks: the same noise for every datum, keyed by (seed, site, sample).
+    estimator: "weight" draws whole networks: the same noise for every datum, keyed by (seed, site, sample). Noise that
+        the model draws by itself, from torch's generator, is keyed by (seed, sample): such a model runs in a loop, and
+        one without random sites takes all samples as soon as it is seen to draw.
     group: samples handed out at a time, where the caller may stop early; None for as many as fit.
     balanced: None leaves it to the methods whether samples are laid out or drawn; see `draws.noise`.
     """
@@ -55,7 +58,8 @@ class Engine:
         self.pairs = VMAP_PAIRS
         self.most, self.data, self.keeps_noise = 1, 1, False
         self.least, self.apart = fewest(self.model), False
-        self.drawn_with = self.seed
+        self.drawn_with, self.asked = self.seed, self.samples
+        self.own = OwnNoise(self.model)
         self.arranged: dict[int, tuple[float, list[list[int]]]] = {}
         self.kept: dict[tuple[int, ...], dict[int, Tensor]] = {}
         if self.mean_only or not self.sites:
@@ -119,7 +123,10 @@ class Engine:
             self.used = "loop"
             return
         try:
-            self._vectorised(batches.rows(inputs, 0, self.least), self._stacked([0, 1]), set())
+            noise, before = self._stacked([0, 1]), self.own.states()
+            self._vectorised(batches.rows(inputs, 0, self.least), noise, set())
+            if self.own.drawn_since(before):  # one pass for all samples would give each what its neighbours leave it
+                raise PredictionError("it draws random numbers of its own, which belong to one sample")
             self.used = "vmap"
         except Exception as error:  # vmap's refusals have no common type; a model's own fault shows again in the loop
             self.used = "loop"
@@ -163,6 +170,7 @@ class Engine:
 
     def _groups(self, block: Any, start: int) -> Iterator[tuple[list[int], Tensor]]:
         if self.used == "mean":
+            self.own.reseed(self.seed, 0)
             with sampling.using(mean_only=True):  # over before others have their say: a generator may be left there
                 said = self._run(block)
             yield [0], said.unsqueeze(0)
@@ -170,9 +178,18 @@ class Engine:
         if self._forget_shapes():  # noise of a run-time shape: let the sites see this block's
             with sampling.watching(lambda site: None):
                 self._run(batches.rows(block, 0, self.least))
+        done = 0
+        if self.used == "deterministic":
+            self.own.reseed(self.seed, 0)
+            before = self.own.states()
+            said = self._run(block)
+            if self.own.drawn_since(before):
+                self.used, self.samples = "loop", self.asked
+            yield [0], said.unsqueeze(0)
+            done = 1
         size = self.group or self.samples
         for first in range(0, self.samples, size):
-            numbers = list(range(first, min(first + size, self.samples)))
+            numbers = list(range(max(first, done), min(first + size, self.samples)))
             if self.used == "vmap":
                 for some in self._arranged(first)[1]:
                     yield some, self._vmap(block, some)
@@ -193,6 +210,7 @@ class Engine:
     def _one(self, block: Any, start: int, sample: int) -> Tensor:
         """One sample by an ordinary pass."""
         if self.estimator == "weight":
+            self.own.reseed(self.seed, sample)
             with sampling.using(estimator="weight", draws=self._noise(sample)):
                 return self._run(block)
         torch.manual_seed(sampling.mix(self.seed, sample, start))
@@ -202,6 +220,7 @@ class Engine:
 
     def _vmap(self, block: Any, numbers: list[int]) -> Tensor:
         """Several samples in one pass: everything before the first site in which they differ stays unbatched."""
+        self.own.reseed(self.seed, numbers[0])  # draws that the first data did not need
         stacked = self._stacked(numbers)
         same = {key for key, noise in stacked.items() if _is_same(noise)}
         if len(same) == len(stacked):  # one network

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from ..checks import number
 from ..errors import DataError, PredictionError
 from . import mixture
 
@@ -121,14 +122,12 @@ class Predictive:
 
     def quantile(self, q: float) -> Tensor:
         """The q-quantile of the predictive of each target: of a mixture of S Gaussians (N, ...)."""
-        if not 0.0 < q < 1.0:
-            raise PredictionError(f"expected a quantile between 0 and 1, received {q}")
+        q = number("q", q, above=0, below=1, error=PredictionError)
         return mixture.quantile(self._mixture(), q)
 
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
         """The central interval that holds the target with probability ``level``."""
-        if not 0.0 < level < 1.0:
-            raise PredictionError(f"expected a level between 0 and 1, received {level}")
+        level = number("level", level, above=0, below=1, error=PredictionError)
         return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
 
     def _classes(self, targets: Tensor) -> Tensor:

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..batches import accept
 from ..errors import DataError, PredictionError
 from ..feed import labelled
 from .api import predict
@@ -80,6 +81,7 @@ def fit_weights(
             "fit_weights: expected a seed, received None: the weights belong to the networks it draws"
         )
     options["keep_samples"] = True
+    data = accept(data, model)
     said = ((predict(model, x, samples, seed, task=task, **options), y) for x, y in labelled(data))
     rows = [each.sample_log_prob(y) for each, y in said]
     if not rows:

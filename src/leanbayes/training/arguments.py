@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Iterable
 from pathlib import Path
@@ -13,6 +12,7 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
+from .. import checks
 from ..errors import ConfigError, TrainingError
 from ..files import writable_kind
 from .callbacks import Callback, EarlyStopping
@@ -42,10 +42,11 @@ def make_optimizer(given: Any, model: nn.Module, elbo: ELBO, lr: float) -> Optim
         return torch.optim.Adam([*own, *noise], lr=lr)
     if isinstance(given, type) and issubclass(given, Optimizer):
         return given([*own, *noise], lr=lr)  # type: ignore[call-arg]
-    made = given([*own, *noise]) if callable(given) else given
+    made = given([*own, *noise]) if callable(given) and not isinstance(given, type) else given
     if not isinstance(made, Optimizer):
         raise ConfigError(
-            f"optimizer: expected a torch optimizer, its class, or a function of the parameters, received {made!r}"
+            "optimizer: expected a torch optimizer, its class, or a function of the parameters, "
+            f"received {checks.short(made)}"
         )
     return made
 
@@ -57,7 +58,8 @@ def make_scheduler(given: Any, optimizer: Optimizer, every: str) -> LRScheduler 
     made = given if isinstance(given, LRScheduler) or not callable(given) else given(optimizer)
     if not isinstance(made, LRScheduler):
         raise ConfigError(
-            f"scheduler: expected a function of the optimizer that returns a torch scheduler, received {given!r}; "
+            "scheduler: expected a function of the optimizer that returns a torch scheduler, "
+            f"received {checks.short(given)}; "
             "pass lambda optimizer: CosineAnnealingLR(optimizer, epochs)"
         )
     if made.optimizer is not optimizer:
@@ -80,31 +82,25 @@ def make_early_stopping(given: Any, val: Any) -> list[EarlyStopping]:
 
 
 def check_integers(**values: Any) -> None:
-    """Each is an integer of 1 or more."""
+    """Each is a whole number of at least 1."""
     for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise ConfigError(f"{name}: expected an integer of 1 or more, received {value!r}")
+        checks.whole_number(name, value)
 
 
 def check_numbers(**values: Any) -> None:
     """Each is a finite number above 0."""
     for name, value in values.items():
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < math.inf:
-            raise ConfigError(f"{name}: expected a finite number above 0, received {value!r}")
+        checks.number(name, value, above=0)
 
 
 def as_file(name: str, path: Any) -> Path | None:
     """A path at which a file can be written."""
     if path is None:
         return None
-    if not isinstance(path, (str, os.PathLike)):
-        raise ConfigError(f"{name}: expected a path, received {path!r}")
-    file = Path(path)
-    if "\0" in str(file):
-        raise ConfigError(f"{name}: expected the path of a file, received {str(path)!r}")
+    file = checks.path(name, path)
     if not writable_kind(file) or not os.path.isdir(os.path.abspath(file.parent)):
         raise ConfigError(
-            f"{name}: expected a file in an existing directory, received {str(path)!r}, which is "
+            f"{name}: expected a file in an existing directory, received {checks.short(str(path))}, which is "
             + ("in none" if writable_kind(file) else "a directory or a device; add or choose a file name")
         )
     return file

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from .. import checks
 from ..convert import record
 from ..errors import ConfigError, TrainingError
 from .elbo import Terms
@@ -75,6 +76,7 @@ def callbacks(model: nn.Module) -> list[Any]:
     >>> callbacks(nn.Linear(2, 2))
     []
     """
+    checks.module("model", model)
     found = record.get(model)
     return [] if found is None else list(found.callbacks(model))
 
@@ -94,7 +96,7 @@ def notify(hooks: Iterable[Any], hook: str, state: State) -> None:
     1
     """
     if hook not in HOOKS:
-        raise ConfigError(f"hook: expected one of {', '.join(HOOKS)}, received {hook!r}")
+        raise ConfigError(f"hook: expected one of {', '.join(HOOKS)}, received {checks.short(hook)}")
     for one in hooks:
         if (function := getattr(one, hook, None)) is not None:
             function(state)
@@ -110,13 +112,13 @@ def out_of_order(who: str) -> TrainingError:
 
 def check(hooks: Iterable[Any]) -> list[Any]:
     """The callbacks as a list, each of them with at least one hook."""
-    if not isinstance(hooks, Iterable):
-        raise ConfigError(f"callbacks: expected a list of callbacks, received {hooks!r}; pass [callback]")
-    found = list(hooks)
-    for one in found:
-        if isinstance(one, type) or not any(hasattr(one, hook) for hook in HOOKS):
-            raise ConfigError(f"callbacks: expected an object with any of {', '.join(HOOKS)}, received {one!r}")
-    return found
+
+    def callback(name: str, value: Any) -> Any:
+        if isinstance(value, type) or not any(hasattr(value, hook) for hook in HOOKS):
+            checks.refuse(name, f"an object with any of {', '.join(HOOKS)}", value)
+        return value
+
+    return checks.iterable_of("callbacks", hooks, "callbacks", callback, hint="pass [callback]")
 
 
 class EarlyStopping(Callback):
@@ -139,14 +141,11 @@ class EarlyStopping(Callback):
         mode: Literal["min", "max"] | None = None,
         restore_best: bool = False,
     ) -> None:
-        if not isinstance(monitor, str):
-            raise ConfigError(f"EarlyStopping.monitor: expected a name such as 'val_nll', received {monitor!r}")
-        if isinstance(patience, bool) or not isinstance(patience, int) or patience < 1:
-            raise ConfigError(f"EarlyStopping.patience: expected an integer of 1 or more, received {patience!r}")
-        if isinstance(min_delta, bool) or not isinstance(min_delta, (int, float)) or not 0 <= min_delta < math.inf:
-            raise ConfigError(f"EarlyStopping.min_delta: expected a number of 0 or more, received {min_delta!r}")
-        if mode not in (None, "min", "max"):
-            raise ConfigError(f"EarlyStopping.mode: expected 'min' or 'max', received {mode!r}")
+        checks.instance("EarlyStopping.monitor", monitor, str, "a name such as 'val_nll'")
+        patience = checks.whole_number("EarlyStopping.patience", patience)
+        min_delta = checks.number("EarlyStopping.min_delta", min_delta, at_least=0)
+        checks.one_of("EarlyStopping.mode", mode, ("min", "max", None))
+        checks.flag("EarlyStopping.restore_best", restore_best)
         self.monitor, self.patience, self.min_delta, self.restore_best = monitor, patience, min_delta, restore_best
         self.sign = -1.0 if (mode or ("max" if "accuracy" in monitor else "min")) == "max" else 1.0
         self.best, self.best_epoch, self.waited = math.inf, -1, 0
@@ -156,7 +155,9 @@ class EarlyStopping(Callback):
         """Refuse a monitor that is not among the names of a row."""
         names = list(known)
         if self.monitor not in names:
-            raise ConfigError(f"EarlyStopping.monitor: expected one of {', '.join(names)}, received {self.monitor!r}")
+            raise ConfigError(
+                f"EarlyStopping.monitor: expected one of {', '.join(names)}, received {checks.short(self.monitor)}"
+            )
 
     def fit_start(self, state: State) -> None:
         self.best, self.best_epoch, self.waited, self.weights = math.inf, -1, 0, None  # used in an earlier fit, perhaps

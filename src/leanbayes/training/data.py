@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sized
+from collections.abc import Iterable, Iterator, Mapping, Sized
 from typing import Any
 
 import torch
@@ -22,6 +22,7 @@ from torch.utils.data import (
     default_collate,
 )
 
+from ..batches import Columns, is_table, length
 from ..errors import ConfigError, DataError
 from ..sampling import mix
 from . import rng
@@ -218,7 +219,7 @@ def count(source: Any) -> int:
     5
     """
     loader = _loader(source, 1)
-    number = None if loader is None else _length(loader)
+    number = length(source) if loader is None else _length(loader)
     if number is None:
         raise ConfigError(
             f"num_data: expected a loader whose data set has a length, received {type(source).__name__}; "
@@ -230,8 +231,8 @@ def count(source: Any) -> int:
 def _loader(source: Any, batch_size: int) -> DataLoader[Any] | None:
     if isinstance(source, DataLoader):
         return source
-    if isinstance(source, (tuple, list)) and any(not isinstance(t, Tensor) and hasattr(t, "__array__") for t in source):
-        raise DataError("expected a tuple of tensors (x, y), received arrays; torch.as_tensor makes tensors of them")
+    if isinstance(source, Mapping) and is_table(source):
+        source = Columns(source)
     if isinstance(source, (tuple, list)) and source and all(isinstance(t, Tensor) for t in source):
         lengths = [t.shape[0] if t.ndim else 0 for t in source]
         if len(set(lengths)) > 1:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from .. import batches
+from .. import batches, checks
 from ..errors import ConfigError, DataError
 from ..kl import kl_sum, unscaled_sum
 from ..likelihoods import Likelihood, likelihood
@@ -87,6 +87,6 @@ def _count(num_data: Any) -> int:
     elif num_data is not None and not isinstance(num_data, (bool, float, str)):
         return count(num_data)
     raise ConfigError(
-        f"num_data: expected the number of training data (1 or more) or a loader, received {num_data!r}; "
+        f"num_data: expected the number of training data (1 or more) or a loader, received {checks.short(num_data)}; "
         "pass num_data=len(dataset): the KL is divided by it"
     )

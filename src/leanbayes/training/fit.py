@@ -13,8 +13,11 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 
+from .. import checks
+from ..batches import accept
 from ..convert import record
 from ..errors import ConfigError, LeanBayesWarning
+from ..turns import training
 from . import arguments, callbacks as hooks, checkpoint as files, data, history
 from .elbo import ELBO
 from .history import History
@@ -57,7 +60,8 @@ def fit(
 ) -> History:
     """Train a model in place on the ELBO; returns a row of numbers an epoch.
 
-    train_loader, val: a DataLoader, a data set, a tuple of tensors (x, y), or an iterable of batches. For a DataLoader
+    train_loader, val: inputs and targets, in whatever `leanbayes.batches` takes: a DataLoader, a Dataset, a tuple of
+    tensors (x, y), but no generator: it is read once an epoch. For a DataLoader
     of a map-style data set with a default sampler, `fit` orders the data itself: shuffling and random augmentation are
     functions of (seed, epoch, batch), whatever the workers. batch_size is for data sets and tensors.
     task: see `ELBO`. The number of data comes from the loader; num_data overrides it. After training the model
@@ -90,12 +94,11 @@ def fit(
     >>> round(model.weight.item(), 1), len(result)
     (3.0, 30)
     """
-    if not isinstance(model, nn.Module):
-        raise ConfigError(f"model: expected a torch.nn.Module, received {type(model).__name__}")
-    if isinstance(seed, bool) or not isinstance(seed, int):
-        raise ConfigError(f"seed: expected an integer, received {seed!r}")
-    if scheduler_every not in ("epoch", "step"):
-        raise ConfigError(f"scheduler_every: expected 'epoch' or 'step', received {scheduler_every!r}")
+    checks.module("model", model)
+    seed = checks.seed(seed)
+    checks.one_of("scheduler_every", scheduler_every, ("epoch", "step"))
+    checks.flag("resume", resume)
+    checks.flag("progress", progress)
     arguments.check_integers(epochs=epochs, batch_size=batch_size, val_samples=val_samples)
     arguments.check_numbers(lr=lr, **({} if clip is None else {"clip": clip}))
     if checkpoint_every is not None:
@@ -105,6 +108,8 @@ def fit(
     if tensorboard is not None:
         history.check_tensorboard()
 
+    train_loader = accept(train_loader, model, name="train_loader")
+    val = None if val is None else accept(val, model, name="val")
     feed = data.feed(train_loader, batch_size=batch_size, seed=seed)  # the loop makes its own; this one is for checks
     if val is not None:
         data.feed(val, batch_size=batch_size, seed=seed, training=False)
@@ -131,7 +136,7 @@ def fit(
         ],
         checkpoint=arguments.as_file("checkpoint", checkpoint),
         checkpoint_every=checkpoint_every,
-        resume=bool(resume),
+        resume=resume,
         log=arguments.as_file("log", log),
         tensorboard=None if tensorboard is None else Path(tensorboard),
         progress=progress,
@@ -145,7 +150,8 @@ def fit(
             LeanBayesWarning,
             stacklevel=2,
         )
-    result = _launch(fabric, job)
+    with training():
+        result = _launch(fabric, job)
 
     record.ensure(model).likelihood = elbo.likelihood.to_dict()
     return result
@@ -157,8 +163,9 @@ def _fabric(accelerator: str, devices: Any, strategy: Any, precision: Any) -> Fa
 
     try:
         fabric = Fabric(accelerator=accelerator, devices=devices, strategy=strategy, precision=precision)
-    except (ValueError, TypeError, RuntimeError) as error:
-        given = f"accelerator={accelerator!r}, devices={devices!r}, strategy={strategy!r}, precision={precision!r}"
+    except Exception as error:  # Fabric raises whatever comes of a bad argument
+        shown = {"accelerator": accelerator, "devices": devices, "strategy": strategy, "precision": precision}
+        given = ", ".join(f"{name}={checks.short(value)}" for name, value in shown.items())
         raise ConfigError(f"{given}: {error}") from error
     if not isinstance(fabric.strategy, (DDPStrategy, SingleDeviceStrategy)):
         raise ConfigError(

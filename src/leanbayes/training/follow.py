@@ -9,9 +9,8 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from .. import batches
+from .. import batches, checks
 from ..convert import record
-from ..errors import ConfigError
 from . import callbacks as hooks
 from .arguments import check_integers, make_optimizer
 from .elbo import ELBO, Terms
@@ -30,7 +29,12 @@ class Following:
             state.optimizer.register_step_pre_hook(self._backward_done),
             state.optimizer.register_step_post_hook(self._stepped),
         ]
-        hooks.notify(found, "fit_start", state)
+        try:
+            hooks.notify(found, "fit_start", state)
+        except BaseException:
+            for handle in self.handles:
+                handle.remove()
+            raise
         record.ensure(state.model).likelihood = elbo.likelihood.to_dict()
 
     def stop(self) -> None:
@@ -103,12 +107,9 @@ def follow(
     >>> following.state.step, lb.predict(model, torch.randn(2, 4)).probs.shape
     (4, torch.Size([2, 3]))
     """
-    if not isinstance(model, nn.Module):
-        raise ConfigError(f"model: expected an nn.Module, received {type(model).__name__}")
-    if not isinstance(optimizer, Optimizer):
-        raise ConfigError(f"optimizer: expected a torch optimizer, received {type(optimizer).__name__}")
-    if not isinstance(elbo, ELBO):
-        raise ConfigError(f"elbo: expected lb.ELBO(...), received {type(elbo).__name__}")
+    checks.module("model", model)
+    checks.instance("optimizer", optimizer, Optimizer, "a torch optimizer")
+    checks.instance("elbo", elbo, ELBO, "lb.ELBO(...)")
     if total_steps is not None:
         check_integers(total_steps=total_steps)
     own = hooks.check(callbacks)

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .. import checks
 from ..errors import ArtifactError, LeanBayesWarning, MissingExtraError
 from ..files import write_text
 
@@ -31,7 +32,7 @@ class History:
     def __getitem__(self, name: str) -> list[Any]:
         """One number over the epochs."""
         if self.rows and not any(name in row for row in self.rows):
-            raise KeyError(f"expected one of {', '.join(self.rows[-1])}, received {name!r}")
+            raise KeyError(f"expected one of {', '.join(self.rows[-1])}, received {checks.short(name)}")
         return [row.get(name) for row in self.rows]
 
     @property

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim.optimizer import Optimizer
 
+from .. import checks
 from ..errors import ConfigError, TrainingError
 
 _FLOOR = 5e-4  # eigenvalues are at least this fraction of the largest one (the paper's delta)
@@ -122,6 +123,9 @@ class NaturalGradientSGD(Optimizer):
     ) -> None:
         options = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
         fisher = {"alpha": alpha, "rank": rank, "update_period": update_period, "eta": eta}
+        params = (
+            params if isinstance(params, torch.Tensor) else checks.iterable_of("params", params, "parameters", _as_is)
+        )
         super().__init__(params, {**options, **fisher})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -198,22 +202,22 @@ def _store(state: dict[str, Any], side: str, fisher: Fisher) -> None:
     state.update({f"{side}_{field}": value for field, value in fisher._asdict().items()})
 
 
+def _as_is(name: str, value: Any) -> Any:
+    return value
+
+
 def _check(options: dict[str, Any]) -> None:
     """Refuse options out of range."""
 
-    def number(name: str, fine: Callable[[float], bool], expected: str) -> None:
-        value = options[name]
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not fine(value):
-            raise ConfigError(f"NaturalGradientSGD: {name}: expected {expected}, received {value!r}")
+    def number(name: str, **limits: float) -> None:
+        checks.number(f"NaturalGradientSGD.{name}", options[name], **limits)  # type: ignore[arg-type]
 
-    def whole(value: float) -> bool:
-        return isinstance(value, int) and value >= 1
-
-    number("lr", lambda v: 0 <= v < math.inf, "a finite number of 0 or more")
-    number("momentum", lambda v: 0 <= v < 1, "a number in [0, 1)")
-    number("weight_decay", lambda v: 0 <= v < math.inf, "a finite number of 0 or more")
-    number("alpha", lambda v: v > 0, "a number above 0 (math.inf gives SGD)")
-    number("eta", lambda v: 0 < v < 1, "a number between 0 and 1")
-    number("update_period", whole, "an integer of 1 or more")
+    number("lr", at_least=0)
+    number("momentum", at_least=0, below=1)
+    number("weight_decay", at_least=0)
+    if not (isinstance(options["alpha"], float) and options["alpha"] == math.inf):  # which gives SGD
+        number("alpha", above=0)
+    number("eta", above=0, below=1)
+    checks.whole_number("NaturalGradientSGD.update_period", options["update_period"])
     if options["rank"] is not None:
-        number("rank", whole, "an integer of 1 or more, or None")
+        checks.whole_number("NaturalGradientSGD.rank", options["rank"])

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from .. import batches, sampling
-from ..errors import ConfigError, ConversionError, DataError
+from .. import batches, checks, sampling
+from ..batches import accept
+from ..errors import ConversionError, DataError
 from ..eval_mode import undisturbed
 from ..layers.contract import BayesianLayer, original
 from . import data as feeds
-from .arguments import check_integers, check_numbers
 from .guard import check_inputs, finite
 
 BATCH = 200
@@ -53,17 +53,13 @@ def recalibrate_(
     >>> torch.allclose(model[0].running_mean, x.mean(0), atol=1e-4)
     True
     """
-    if not isinstance(model, nn.Module):
-        raise ConversionError(f"expected an nn.Module, received {type(model).__name__}")
-    if at not in ("samples", "means"):
-        raise ConfigError(f"at: expected 'samples' or 'means', received {at!r}")
+    checks.module("model", model, error=ConversionError)
+    checks.one_of("at", at, ("samples", "means"))
     if data is not None:
-        check_integers(data=data)
-    check_integers(passes=passes)
+        data = checks.whole_number("data", data)
+    passes, seed = checks.whole_number("passes", passes), checks.seed(seed)
     if momentum is not None:
-        check_numbers(momentum=momentum)
-        if momentum > 1:
-            raise ConfigError(f"momentum: expected a number of at most 1, received {momentum}")
+        momentum = checks.number("momentum", momentum, above=0, at_most=1)
     norms = _norms(model)
     if not norms:
         raise ConversionError("expected a model with BatchNorm layers that track statistics, found none")
@@ -73,6 +69,8 @@ def recalibrate_(
             "at='means': expected statistics that all components share, received Patch(statistics='component'), whose "
             "means are those of no single component; use at='samples'"
         )
+    loader = accept(loader, model, name="loader")
+    loader = (loader,) if isinstance(loader, Tensor) else loader
     feed = feeds.feed(loader, batch_size=BATCH, seed=seed)
     # statistics that are not finite already can only be mended by a plain average
     broken = momentum is not None and not finite(b for norm in norms for b in norm.buffers() if b.is_floating_point())

@@ -7,11 +7,13 @@ are picklable, comparable and have a JSON form.
 from __future__ import annotations
 
 import math
+import numbers
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from ..config import check_choice, check_finite, configurable
+from .. import checks
+from ..config import check_choice, check_finite, check_whole, configurable
 from ..errors import ConfigError
 
 Schedule = Callable[[int], float]
@@ -104,14 +106,12 @@ def schedule(value: Any, what: str = "kl_weight") -> Schedule:
     >>> schedule(1)
     Constant(value=1.0)
     """
-    if isinstance(value, (int, float)) and not isinstance(value, bool):
-        if not (math.isfinite(value) and value >= 0):
-            raise ConfigError(f"{what}: expected a finite number of 0 or more, received {value}")
-        return Constant(float(value))
-    if callable(value) and not isinstance(value, type):
-        evaluate(value, 0, what)
-        return value
-    raise ConfigError(f"{what}: expected a number or a schedule such as warmup(0, 1, steps=1000), received {value!r}")
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+        return Constant(checks.number(what, value, at_least=0))
+    if not callable(value) or isinstance(value, type):
+        checks.refuse(what, "a number or a schedule such as warmup(0, 1, steps=1000)", value)
+    evaluate(value, 0, what)
+    return value
 
 
 def evaluate(chosen: Schedule, step: int, what: str = "kl_weight") -> float:
@@ -119,8 +119,9 @@ def evaluate(chosen: Schedule, step: int, what: str = "kl_weight") -> float:
     value = chosen(step)
     try:
         number = float(value)
-    except (TypeError, ValueError) as error:
-        raise ConfigError(f"{what}: expected the schedule to return a number, received {value!r}") from error
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:
+        received = checks.short(value)
+        raise ConfigError(f"{what}: expected the schedule to return a number, received {received}") from error
     if not (math.isfinite(number) and number >= 0):
         raise ConfigError(f"{what}: expected a finite number of 0 or more at step {step}, received {number}")
     return number
@@ -134,6 +135,4 @@ def _between(start: float, end: float, fraction: float, shape: Shape) -> float:
 
 
 def _check_steps(config: Any, field: str) -> None:
-    value = vars(config)[field]
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"{type(config).__name__}.{field}: expected an integer of 1 or more, received {value!r}")
+    check_whole(config, field)

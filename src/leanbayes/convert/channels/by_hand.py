@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import nn
 
+from ... import checks
 from ...errors import ConversionError
 from ...layers.contract import option, original
 from .groups import Constraint, Group, Use
@@ -41,7 +42,7 @@ def group_by_hand(model: nn.Module, name: str, roles: Mapping[str, Any]) -> Grou
     first = uses["producers"][0]
     size = roles.get("size", _features(modules[first.module], "producers"))
     if not isinstance(size, int) or size < 1:
-        raise ConversionError(f"group '{name}': expected a size of 1 or more, received {size!r}")
+        raise ConversionError(f"group '{name}': expected a size of 1 or more, received {checks.short(size)}")
     fitted = {role: tuple(_fit(name, size, modules[u.module], role, u) for u in uses[role]) for role in ROLES}
     limits = [c for role in ROLES for u in fitted[role] for c in _constraints(name, size, modules[u.module], role, u)]
     return Group(

@@ -6,6 +6,8 @@ import difflib
 import zlib
 from typing import TYPE_CHECKING, Any
 
+from ... import checks
+from ...checks import whole_number
 from ...errors import EvaluationError
 from ...optional import require
 from .constants import NAMES, SEVERITIES, constants
@@ -64,8 +66,7 @@ def corrupt(images: Tensor, name: str, severity: int, seed: int = 0, start: int 
     check_name(name)
     check_severity(severity)
     for what, value in (("seed", seed), ("start", start)):
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise EvaluationError(f"{what}: expected a whole number of 0 or more, received {value!r}")
+        whole_number(what, value, at_least=0, error=EvaluationError)
     _check_images(images, start)
     for package in ("scipy", "PIL"):
         require(package, "evaluation", "corrupt")
@@ -93,15 +94,14 @@ def check_name(name: Any) -> None:
     if name not in NAMES:
         close = difflib.get_close_matches(str(name).lower().replace(" ", "_").replace("-", "_"), NAMES, n=1, cutoff=0.4)
         raise EvaluationError(
-            f"corruption: expected one of {', '.join(NAMES)}, received {name!r}"
+            f"corruption: expected one of {', '.join(NAMES)}, received {checks.short(name)}"
             + (f"; did you mean {close[0]!r}?" if close else "")
         )
 
 
 def check_severity(severity: Any) -> None:
     """Refuse what is no severity."""
-    if not isinstance(severity, int) or isinstance(severity, bool) or severity not in SEVERITIES:
-        raise EvaluationError(f"severity: expected a whole number from 1 to 5, received {severity!r}")
+    whole_number("severity", severity, at_most=max(SEVERITIES), error=EvaluationError)
 
 
 def _function(name: str) -> Callable[..., Any]:

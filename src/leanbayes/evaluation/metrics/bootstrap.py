@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...checks import whole_number
 from ...errors import EvaluationError
 from . import checks, ood
 from .calibration import check_binning, equal_ranks
@@ -65,7 +66,7 @@ def replicates(
     >>> list(found), len(found["accuracy"])
     (['accuracy'], 3)
     """
-    _check_count(replicates)
+    whole_number("replicates", replicates, error=EvaluationError)
     check_binning(bins, min_count)
     values = dict(points)
     datum = values.pop("datum", None)
@@ -92,7 +93,7 @@ def rank_replicates(
     >>> found
     {'auroc': [1.0, 1.0], 'aupr': [1.0, 1.0], 'fpr95': [0.0, 0.0]}
     """
-    _check_count(replicates)
+    whole_number("replicates", replicates, error=EvaluationError)
     truth, scores = ood.labelled(inside, outside, positive)
     statistic = _ranks(torch.from_numpy(scores), torch.from_numpy(truth))
     here = resamplings(len(inside), replicates=replicates, seed=seed)
@@ -230,8 +231,3 @@ def _data(values: Mapping[str, Tensor], datum: Tensor | None) -> tuple[int, Arra
         )
     numbers, where = datum.cpu().unique(return_inverse=True)
     return len(numbers), where.numpy()
-
-
-def _check_count(replicates: int) -> None:
-    if isinstance(replicates, bool) or not isinstance(replicates, int) or replicates < 1:
-        raise EvaluationError(f"replicates: expected a whole number of 1 or more, received {replicates!r}; try 200")

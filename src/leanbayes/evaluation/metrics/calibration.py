@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...checks import whole_number
 from ...errors import EvaluationError
 from . import checks
 from .streams import Bins
@@ -167,12 +168,8 @@ def equal_ranks(count: int, bins: int) -> Tensor:
 
 def check_binning(bins: int, min_count: int) -> None:
     """Refuse bins that cannot be."""
-    if not isinstance(bins, int) or isinstance(bins, bool) or bins < 1:
-        raise EvaluationError(f"bins: expected a whole number of 1 or more, received {bins!r}; the default is 20")
-    if not isinstance(min_count, int) or isinstance(min_count, bool) or min_count < 0:
-        raise EvaluationError(
-            f"min_count: expected a whole number of 0 or more, received {min_count!r}; the default is 6"
-        )
+    whole_number("bins", bins, at_most=2**20, error=EvaluationError)
+    whole_number("min_count", min_count, at_least=0, error=EvaluationError)
 
 
 def _defined(curve: Reliability, name: str) -> float:

@@ -218,6 +218,9 @@ def _rows(values: Tensor) -> Tensor:
 def _tensor(value: object, name: str) -> None:
     if not isinstance(value, Tensor):
         raise EvaluationError(f"{name}: expected a torch tensor, received {type(value).__name__}; try torch.as_tensor")
+    if value.is_meta or value.layout != torch.strided:
+        kind = "on the meta device" if value.is_meta else f"of layout {value.layout}"
+        raise EvaluationError(f"{name}: expected a dense tensor with values, received one {kind}; try to_dense()")
 
 
 def double(values: Tensor) -> Tensor:

@@ -8,9 +8,12 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from ...checks import whole_number
 from ...errors import EvaluationError
 from ...prediction import mixture
 from . import checks
+
+MOST_BINS = 2**20
 
 
 def crps(means: Tensor, variances: Tensor, targets: Tensor) -> float:
@@ -70,6 +73,7 @@ def pit_histogram(pit: Tensor, bins: int = 20) -> Tensor:
     >>> pit_histogram(torch.tensor([0.0, 0.1, 0.5, 1.0]), bins=2).tolist()
     [2, 2]
     """
+    bins = whole_number("bins", bins, at_most=MOST_BINS, error=EvaluationError)
     return histogram(probability(pit, "pit"), bins)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from ...checks import whole_number
 from ...errors import EvaluationError
 from . import checks
 from .checks import FLOOR
@@ -27,8 +28,7 @@ def votes(labels: Tensor, num_classes: int, *, ignore_index: int | None = None) 
     if not isinstance(labels, Tensor) or labels.ndim < 2 or labels.is_floating_point() or labels.is_complex():
         got = f"{labels.dtype} of shape {tuple(labels.shape)}" if isinstance(labels, Tensor) else type(labels).__name__
         raise EvaluationError(f"votes: expected integer or bool labels (N, annotators, ...), received {got}")
-    if not isinstance(num_classes, int) or isinstance(num_classes, bool) or num_classes < 2:
-        raise EvaluationError(f"votes: expected num_classes of 2 or more, received {num_classes!r}")
+    whole_number("num_classes", num_classes, at_least=2, error=EvaluationError)
     labels = labels.long()
     counted = torch.ones_like(labels, dtype=torch.bool) if ignore_index is None else labels != ignore_index
     bad = counted & ((labels < 0) | (labels >= num_classes))

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ...checks import number, refuse
 from ...errors import EvaluationError
 
 
@@ -41,9 +42,13 @@ def percentile(
     >>> percentile([10.0, 11.0, 12.0, 13.0, 14.0], level=0.5, value=6.0)
     (5.0, 7.0)
     """
-    if isinstance(level, bool) or not isinstance(level, (int, float)) or not 0 < level < 1:
-        raise EvaluationError(f"level: expected a number between 0 and 1, received {level!r}; try 0.95")
-    values = np.asarray(replicates, dtype=np.float64)
+    level = number("level", level, above=0, below=1, error=EvaluationError, hint="try 0.95")
+    try:
+        values = np.asarray(replicates, dtype=np.float64)
+    except Exception:  # of numpy, or of an iterable of the user's
+        refuse("replicates", "several numbers", replicates, EvaluationError)
+    if values.ndim != 1:
+        refuse("replicates", "several numbers", replicates, EvaluationError)
     defined = values[np.isfinite(values)]
     if not len(defined) or 2 * len(defined) < len(values):
         return None

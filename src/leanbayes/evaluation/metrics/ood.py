@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ...checks import refuse
 from ...errors import EvaluationError
 from ...optional import require
 from . import checks
@@ -154,7 +155,7 @@ def tells(score: str, inside: Tensor, outside: Tensor) -> bool:
 def labelled(inside: Tensor, outside: Tensor, positive: Positive) -> tuple[np.ndarray, np.ndarray]:
     """(1 for the positive side and 0 for the other, scores that rise towards it), the inside data first; checked."""
     if positive not in ("ood", "in"):
-        raise EvaluationError(f"positive: expected 'ood' or 'in', received {positive!r}")
+        refuse("positive", "'ood' or 'in'", positive, EvaluationError)
     inside, outside = checks.finite(inside, "inside"), checks.finite(outside, "outside")
     for name, values in (("inside", inside), ("outside", outside)):
         if values.ndim != 1:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...checks import iterable_of, number, whole_number
 from ...errors import EvaluationError
 from . import checks
 from .forecast import at_least_zero, histogram, interval_error, probability
@@ -82,6 +83,15 @@ def log_density(log_probs: Tensor) -> float:
     return float(values.mean())
 
 
+def checked_levels(levels: Any) -> tuple[float, ...]:
+    """The nominal levels of intervals, each between 0 and 1."""
+
+    def level(name: str, value: Any) -> float:
+        return number(name, value, above=0, below=1, error=EvaluationError)
+
+    return tuple(iterable_of("levels", levels, "levels", level, error=EvaluationError, hint=f"for example {LEVELS}"))
+
+
 class Regression:
     """All regression metrics of a stream; the means in O(levels) memory, and a few scalars a point for the bootstrap.
 
@@ -97,14 +107,8 @@ class Regression:
     """
 
     def __init__(self, *, levels: tuple[float, ...] = LEVELS, bins: int = 20) -> None:
-        for level in levels:
-            if not 0 < level < 1:
-                raise EvaluationError(
-                    f"levels: expected numbers between 0 and 1, received {level!r}; for example {LEVELS}"
-                )
-        if isinstance(bins, bool) or not isinstance(bins, int) or bins < 1:
-            raise EvaluationError(f"bins: expected a whole number of 1 or more, received {bins!r}; the default is 20")
-        self.levels = tuple(levels)
+        self.levels = checked_levels(levels)
+        bins = whole_number("bins", bins, at_most=2**20, error=EvaluationError)
         self.mean, self.kept = Mean(), Points()
         self.pit = torch.zeros(bins, dtype=torch.long)
 

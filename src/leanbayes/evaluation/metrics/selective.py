@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...checks import number
 from ...errors import EvaluationError
 from . import checks
 
@@ -52,8 +53,7 @@ class RiskCoverage:
         >>> curve.at_accuracy(1.0)[1] == 2 / 3, curve.at_accuracy(0.5)[1]
         (True, 1.0)
         """
-        if isinstance(accuracy, bool) or not isinstance(accuracy, (int, float)) or not 0 < accuracy <= 1:
-            raise EvaluationError(f"accuracy: expected a number above 0 and at most 1, received {accuracy!r}; try 0.99")
+        accuracy = number("accuracy", accuracy, above=0, at_most=1, error=EvaluationError, hint="try 0.99")
         enough = (self.risk <= 1 - accuracy + 1e-12).nonzero()  # 1 - 0.9 is a little less than 1 / 10
         if not len(enough):
             return NEVER, 0.0

@@ -13,6 +13,7 @@ from ...errors import PredictionError
 from ...layers.contract import BayesianLayer
 from ...layers.shell import StandIn
 from ...sampling import Site, context, draw
+from ...turns import check_forward
 
 
 class DropoutMask(Site):
@@ -47,6 +48,7 @@ class DropoutMask(Site):
 
     def forward(self, x: Tensor) -> Tensor:
         """x times its mask, shapes unchanged."""
+        check_forward(self)
         if context.mean_only or self.rate == 0:
             return x
         shape = (*x.shape[: x.ndim - self.spatial], *(1,) * self.spatial)

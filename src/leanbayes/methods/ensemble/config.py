@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from ...config import check_choice, check_positive
+from ... import checks
+from ...config import check_choice, check_positive, check_whole
 from ...errors import ConfigError
 from ...method import Method
 from ...registry import register
@@ -45,14 +46,12 @@ class Ensemble(Method):
     perturbation: float = 0.1
 
     def __post_init__(self) -> None:
-        if isinstance(self.members, bool) or not isinstance(self.members, int) or not 2 <= self.members <= MOST:
-            raise ConfigError(
-                f"Ensemble.members: expected a whole number from 2 to {MOST}, received {self.members!r}; "
-                "one network is no ensemble: leave it as it is, or give it a method"
-            )
+        hint = "one network is no ensemble: leave it as it is, or give it a method"
+        check_whole(self, "members", at_least=2, at_most=MOST, hint=hint)
         if self.method is not None and (not isinstance(self.method, Method) or type(self.method) is Method):
             raise ConfigError(
-                f"Ensemble.method: expected a method such as lb.MeanField(), or None, received {self.method!r}"
+                "Ensemble.method: expected a method such as lb.MeanField(), or None, "
+                f"received {checks.short(self.method)}"
             )
         if isinstance(self.method, Ensemble):
             raise ConfigError(

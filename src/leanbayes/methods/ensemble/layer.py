@@ -15,6 +15,7 @@ from ...errors import ConversionError, PredictionError
 from ...layers.contract import BayesianLayer, hook_owner, original
 from ...posteriors.base import Posterior
 from ...sampling import Site, context
+from ...turns import check_forward
 
 
 class Turn(Site):
@@ -54,6 +55,7 @@ class Turn(Site):
 
     def index(self) -> int | Tensor:
         """The member of this pass; a tensor where `torch.func.vmap` runs over several."""
+        check_forward(self)
         if context.watch is not None:
             context.watch(self)
         given = None if context.draws is None else context.draws.get(id(self))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from ... import checks
 from ...config import check_choice, check_flag, check_positive
 from ...errors import ConfigError
 from ...method import Method
@@ -45,4 +46,6 @@ class MeanField(Method):
         check_flag(self, "random_bias", "keep_weights")
         check_choice(self, "estimator", ("local", "weight", "flipout"))
         if not isinstance(self.prior, (Normal, LogUniform, StudentT, ScaleMixture)):
-            raise ConfigError(f"MeanField.prior: expected a prior such as lb.Normal(std=1.0), received {self.prior!r}")
+            raise ConfigError(
+                f"MeanField.prior: expected a prior such as lb.Normal(std=1.0), received {checks.short(self.prior)}"
+            )

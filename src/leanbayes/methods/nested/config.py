@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from ...config import check_between, check_choice, check_flag, check_positive
+from ... import checks
+from ...config import check_between, check_choice, check_flag, check_positive, check_whole
 from ...errors import ConfigError
 from ...method import Method
 from ...registry import register
@@ -51,9 +52,9 @@ class Ordered(Method):
 
     def __post_init__(self) -> None:
         here = type(self).__name__
-        check_whole_number(self, "groups", 2, MOST)
-        check_whole_number(self, "base_groups", 1, MOST)
-        check_whole_number(self, "anneal_steps", 1)
+        check_whole(self, "groups", at_least=2, at_most=MOST)
+        check_whole(self, "base_groups", at_most=MOST)
+        check_whole(self, "anneal_steps")
         if self.base_groups >= self.groups:
             raise ConfigError(
                 f"{here}.base_groups: expected fewer than the {self.groups} groups, so that some can be dropped, "
@@ -77,7 +78,7 @@ class Ordered(Method):
         here, given, nodes = type(self).__name__, self.probabilities, self.groups - self.base_groups + 1
         numbers = isinstance(given, tuple) and all(type(p) in (int, float) for p in given)
         if not numbers:
-            raise ConfigError(f"{here}.probabilities: expected a tuple of numbers, received {given!r}")
+            raise ConfigError(f"{here}.probabilities: expected a tuple of numbers, received {checks.short(given)}")
         if (self.tails == "categorical") != bool(given):
             raise ConfigError(
                 f"{here}.probabilities: expected {nodes} of them with tails='categorical', and none otherwise, "
@@ -94,11 +95,14 @@ class Ordered(Method):
         for field in ("order", "channels"):
             value = vars(self)[field]
             if value is not None and not (isinstance(value, tuple) and all(isinstance(v, str) for v in value)):
-                raise ConfigError(f"{here}.{field}: expected a tuple of names such as ('conv*',), received {value!r}")
+                raise ConfigError(
+                    f"{here}.{field}: expected a tuple of names such as ('conv*',), received {checks.short(value)}"
+                )
         shape = self.input_shape
         if shape is not None and not (isinstance(shape, tuple) and all(type(n) is int and n > 0 for n in shape)):
             raise ConfigError(
-                f"{here}.input_shape: expected the shape of one datum such as (3, 32, 32), received {shape!r}"
+                f"{here}.input_shape: expected the shape of one datum such as (3, 32, 32), "
+                f"received {checks.short(shape)}"
             )
         for text in self.channels:
             roles(text)
@@ -160,7 +164,7 @@ class Nested(Ordered):
         if not isinstance(self.weights, (VariationalDropout, MeanField, Variance)):
             raise ConfigError(
                 f"Nested.weights: expected lb.VariationalDropout(), lb.MeanField() or lb.Variance(), "
-                f"received {self.weights!r}"
+                f"received {checks.short(self.weights)}"
             )
 
 
@@ -216,13 +220,6 @@ def roles(text: str) -> dict[str, list[str]]:
     if len(parts) not in (2, 3) or not parts[0] or not parts[-1]:
         raise ConfigError(
             f"channels: expected 'producers > consumers' or 'producers > norm layers > consumers', names separated by "
-            f"commas, received {text!r}"
+            f"commas, received {checks.short(text)}"
         )
     return {"producers": parts[0], "through": parts[1] if len(parts) == 3 else [], "consumers": parts[-1]}
-
-
-def check_whole_number(config: Any, field: str, least: int, most: int | None = None) -> None:
-    value = vars(config)[field]
-    if type(value) is not int or value < least or (most is not None and value > most):
-        wanted = f"at least {least}" if most is None else f"{least} to {most}"
-        raise ConfigError(f"{type(config).__name__}.{field}: expected a whole number of {wanted}, received {value!r}")

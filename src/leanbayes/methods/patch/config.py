@@ -10,7 +10,8 @@ import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from ...config import check_choice, check_flag, check_positive
+from ... import checks
+from ...config import check_choice, check_flag, check_positive, check_whole
 from ...errors import ConfigError
 from ...method import Method
 from ...priors import Normal
@@ -73,7 +74,8 @@ class Patch(Method):
     balanced: bool = True
 
     def __post_init__(self) -> None:
-        _check_components(self.components)
+        hint = "one component is the layer as it is: leave it alone"
+        check_whole(self, "components", at_least=2, at_most=MOST, hint=hint)
         check_flag(self, "cross", "shared", "balanced")
         check_choice(self, "divergence", ("equation 6", "bound", "monte carlo"))
         check_choice(self, "mixing", ("given", "learned"))
@@ -92,7 +94,9 @@ class Patch(Method):
 
     def _check_probabilities(self) -> None:
         if not isinstance(self.probabilities, tuple):
-            raise ConfigError(f"Patch.probabilities: expected a tuple of numbers, received {self.probabilities!r}")
+            raise ConfigError(
+                f"Patch.probabilities: expected a tuple of numbers, received {checks.short(self.probabilities)}"
+            )
         if not self.probabilities:
             return
         if len(self.probabilities) != self.components:
@@ -177,7 +181,7 @@ def check_priors(config: Any) -> None:
     for field in ("prior", "bias_prior"):
         value = vars(config).get(field)
         if value is not None and not isinstance(value, Normal):
-            raise ConfigError(f"{name}.{field}: expected lb.Normal(std=...) or None, received {value!r}")
+            raise ConfigError(f"{name}.{field}: expected lb.Normal(std=...) or None, received {checks.short(value)}")
     if config.prior is None and vars(config).get("bias_prior") is not None:
         raise ConfigError(f"{name}.bias_prior: expected a prior of the weights with it, received prior=None")
 
@@ -186,17 +190,9 @@ def check_probabilities(where: str, probabilities: tuple[float, ...]) -> None:
     """Two or more numbers above 0 that sum to one."""
     numbers = all(isinstance(p, (int, float)) and not isinstance(p, bool) for p in probabilities)
     if len(probabilities) < 2 or not numbers or not all(p > 0 for p in probabilities):
-        raise ConfigError(f"{where}: expected two or more numbers above 0, received {probabilities}")
+        raise ConfigError(f"{where}: expected two or more numbers above 0, received {checks.short(probabilities)}")
     if not abs(math.fsum(probabilities) - 1) < TOLERANCE:
         raise ConfigError(
-            f"{where}: expected numbers that sum to 1, received {probabilities}, whose sum is "
+            f"{where}: expected numbers that sum to 1, received {checks.short(probabilities)}, whose sum is "
             f"{math.fsum(probabilities):.6g}; divide them by it"
-        )
-
-
-def _check_components(components: Any) -> None:
-    if isinstance(components, bool) or not isinstance(components, int) or not 2 <= components <= MOST:
-        raise ConfigError(
-            f"Patch.components: expected a whole number from 2 to {MOST}, received {components!r}; "
-            "one component is the layer as it is: leave it alone"
         )

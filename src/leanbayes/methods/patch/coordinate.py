@@ -6,7 +6,8 @@ from typing import Any, Literal
 
 from torch import nn
 
-from ...errors import ConfigError, TrainingError
+from ...checks import one_of, whole_number
+from ...errors import TrainingError
 from ...training.callbacks import Callback, State
 from .layer import Patched
 
@@ -30,12 +31,9 @@ class CoordinateDescent(Callback):
     def __init__(
         self, every: int = 1, unit: Literal["epoch", "step"] = "epoch", first: Literal["patch", "shared"] = "shared"
     ) -> None:
-        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-            raise ConfigError(f"CoordinateDescent.every: expected a whole number of 1 or more, received {every!r}")
-        if unit not in ("epoch", "step"):
-            raise ConfigError(f"CoordinateDescent.unit: expected 'epoch' or 'step', received {unit!r}")
-        if first not in ("patch", "shared"):
-            raise ConfigError(f"CoordinateDescent.first: expected 'patch' or 'shared', received {first!r}")
+        every = whole_number("CoordinateDescent.every", every)
+        one_of("CoordinateDescent.unit", unit, ("epoch", "step"))
+        one_of("CoordinateDescent.first", first, ("patch", "shared"))
         self.every, self.unit, self.first = every, unit, first
 
     def fit_start(self, state: State) -> None:

@@ -22,6 +22,7 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
+from ...checks import number
 from ...errors import ConfigError
 from ...kl import register_kl
 from ...posteriors.base import Posterior, as_parameter, check_floating
@@ -173,9 +174,8 @@ def _dropped(w: Tensor, assignment: Assignment) -> Mixture:
 
 
 def _rate(rate: float) -> tuple[float, float]:
-    if isinstance(rate, bool) or not isinstance(rate, (int, float)) or not 0 < rate < 1:
-        raise ConfigError(f"rate: expected a probability above 0 and below 1, received {rate!r}")
-    return (float(rate), 1.0 - rate)
+    rate = number("rate", rate, above=0, below=1)
+    return (rate, 1.0 - rate)
 
 
 def _broadcast(shape: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...] | None:

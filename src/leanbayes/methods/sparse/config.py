@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from ...config import check_between, check_choice, check_flag, check_positive
+from ... import checks
+from ...config import check_between, check_choice, check_flag, check_positive, check_whole
 from ...errors import ConfigError
 from ...method import Method
 from ...priors import LogUniform, Normal, ScaleMixture, StudentT
@@ -105,7 +106,8 @@ class SparseSubspace(SparseTraining):
         super().__post_init__()
         if not isinstance(self.prior, (Normal, LogUniform, StudentT, ScaleMixture)):
             raise ConfigError(
-                f"SparseSubspace.prior: expected a prior such as lb.Normal(std=1.0), received {self.prior!r}"
+                "SparseSubspace.prior: expected a prior such as lb.Normal(std=1.0), "
+                f"received {checks.short(self.prior)}"
             )
         check_positive(self, "std", "lam")
         check_choice(self, "removal", REMOVALS)
@@ -148,10 +150,3 @@ class Rigl(SparseTraining):
 
     summary: ClassVar[str] = "no uncertainty: sparse deterministic training, to compare with"
     random: ClassVar[bool] = False
-
-
-def check_whole(config: Any, field: str) -> None:
-    """The field is a whole number of 1 or more."""
-    value = vars(config)[field]
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise ConfigError(f"{type(config).__name__}.{field}: expected a whole number of 1 or more, received {value!r}")

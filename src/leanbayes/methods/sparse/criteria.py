@@ -17,6 +17,8 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor
 
+from ... import checks
+from ...checks import number
 from ...errors import ConfigError
 
 Removal = Literal["mean", "snr", "abs", "snr-abs", "exp", "snr-exp"]
@@ -113,7 +115,7 @@ def addition_score(name: Addition | str, gradients: Tensor) -> Tensor:
     (tensor([2.]), tensor([3.]))
     """
     if name not in ADDITIONS:
-        raise ConfigError(f"addition: expected one of {', '.join(ADDITIONS)}, received {name!r}")
+        raise ConfigError(f"addition: expected one of {', '.join(ADDITIONS)}, received {checks.short(name)}")
     return gradients.abs().mean(0) if name == "steps" else gradients[-1].abs()
 
 
@@ -127,7 +129,7 @@ def _find(name: str) -> Callable[[Tensor, Tensor, float], Tensor]:
         "snr-exp": lambda mu, sigma, lam: -_log_second_moment(mu, sigma, lam),
     }
     if name not in scores:
-        raise ConfigError(f"removal: expected one of {', '.join(REMOVALS)}, received {name!r}")
+        raise ConfigError(f"removal: expected one of {', '.join(REMOVALS)}, received {checks.short(name)}")
     return scores[name]
 
 
@@ -174,6 +176,4 @@ def _above_zero(sigma: Tensor) -> Tensor:
 
 
 def _check(lam: float) -> float:
-    if isinstance(lam, bool) or not isinstance(lam, (int, float)) or not 0 < lam < math.inf:
-        raise ConfigError(f"lam: expected a finite number above 0, received {lam!r}")
-    return float(lam)
+    return number("lam", lam, above=0)

@@ -6,9 +6,10 @@ from typing import Any
 
 from torch import nn
 
+from ... import checks
 from ...convert.conversion import Conversion
 from ...convert.implementation import Implementation, implements
-from ...errors import ConfigError, ConversionError
+from ...errors import ConversionError
 from ...layers.operations import refusal
 from .config import StructuredPruning
 from .layer import ChannelNoiseLayer
@@ -48,8 +49,8 @@ def prune_channels_(model: nn.Module, threshold: float = 1.0) -> dict[str, tuple
     >>> prune_channels_(model)
     {'2': (2, 8)}
     """
-    if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or not threshold >= 0:
-        raise ConfigError(f"threshold: expected a signal-to-noise ratio of 0 or more, received {threshold!r}")
+    checks.module("model", model, error=ConversionError)
+    threshold = checks.number("threshold", threshold, at_least=0)
     layers: dict[str, Any] = {name: m for name, m in model.named_modules() if isinstance(m, ChannelNoiseLayer)}
     if not layers:
         raise ConversionError(

@@ -13,6 +13,7 @@ from ...layers.shell import StandIn
 from ...posteriors.base import Posterior
 from ...priors import LogUniform
 from ...sampling import context
+from ...turns import check_forward
 from .posterior import TruncatedLogNormal
 
 
@@ -46,6 +47,7 @@ class ChannelNoiseLayer(StandIn):
 
     def _scale(self, shape: torch.Size) -> Tensor:
         q = self.scale
+        check_forward(self)
         if context.mean_only:
             return q.mean * self.unit
         if context.watch is not None:

@@ -8,6 +8,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
+from ... import checks
 from ...errors import ConfigError
 from ...kl import register_kl
 from ...posteriors.base import Posterior, as_parameter
@@ -40,7 +41,7 @@ class TruncatedLogNormal(Posterior):
                 f"log_std: expected the shape of loc, {tuple(loc.shape)}, received {tuple(log_std.shape)}"
             )
         if not -math.inf < low < 0:
-            raise ConfigError(f"low: expected the logarithm of a least scale, below 0, received {low!r}")
+            raise ConfigError(f"low: expected the logarithm of a least scale, below 0, received {checks.short(low)}")
         self.loc, self.log_std, self.low = as_parameter(loc), as_parameter(log_std), float(low)
 
     @classmethod

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from ... import checks
 from ...config import check_between, check_choice, check_flag
 from ...errors import ConfigError
 from ...method import Method
@@ -57,7 +58,8 @@ class Variance(Method):
         check_flag(self, "keep_weights")
         if not isinstance(self.prior, (LogUniform, StudentT)):
             raise ConfigError(
-                f"Variance.prior: expected lb.LogUniform() or lb.StudentT(df=1e-16), received {self.prior!r}"
+                "Variance.prior: expected lb.LogUniform() or lb.StudentT(df=1e-16), "
+                f"received {checks.short(self.prior)}"
             )
         if self.approximation == "molchanov" and not isinstance(self.prior, LogUniform):
             raise ConfigError(

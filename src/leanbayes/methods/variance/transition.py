@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from ... import batches
+from ... import batches, checks
+from ...batches import accept, stream
 from ...compress.kappa import kappa
 from ...compress.prune import log_alpha
-from ...errors import ConfigError, DataError
+from ...errors import DataError
 from ...eval_mode import undisturbed
-from ...feed import stream
 from ...layers.bayes import BayesLayer
 from ...prediction import predict
 from ...sampling import has_means, using
-from ...training.arguments import check_integers
 from ...training.callbacks import Callback, State
 
 THRESHOLD = 10**1.5
@@ -66,9 +64,12 @@ class Transition(Callback):
         seed: int = 0,
         options: Mapping[str, Any] | None = None,
     ) -> None:
-        check_integers(every=every, samples=samples)
-        if isinstance(threshold, bool) or not isinstance(threshold, (int, float)) or not 0 < threshold < math.inf:
-            raise ConfigError(f"Transition.threshold: expected a finite kappa above 0, received {threshold!r}")
+        every, samples = checks.whole_number("every", every), checks.whole_number("samples", samples)
+        threshold, seed = checks.number("Transition.threshold", threshold, above=0), checks.seed(seed)
+        loader = batches.accept(loader, name="loader")
+        kappa = None if kappa is None else batches.accept(kappa, name="kappa")
+        if options is not None:
+            checks.instance("options", options, Mapping, "options of kappa by name")
         self.loader, self.every, self.samples, self.seed = loader, every, samples, seed
         self.kappa, self.threshold, self.layers = kappa, float(threshold), layers
         self.options = dict(options or {})
@@ -119,7 +120,7 @@ def accuracies(model: nn.Module, loader: Any, *, samples: int = 10, seed: int = 
     means = has_means(model)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     hits, count = torch.zeros(3, dtype=torch.double), 0
-    for batch in stream(loader):
+    for batch in stream(accept(loader, model, name="loader")):
         inputs, labels = batches.split(batch)
         if not isinstance(labels, Tensor) or labels.ndim != 1:
             raise DataError("Transition: expected batches of (inputs, labels) with a label a datum; it counts hits")

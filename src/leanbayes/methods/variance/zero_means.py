@@ -7,6 +7,7 @@ from typing import Any
 
 from torch import nn
 
+from ...checks import module
 from ...convert.record import conversions
 from ...errors import ConversionError
 from ...posteriors import Posterior, ZeroMeanGaussian
@@ -29,6 +30,7 @@ def zero_means_(model: nn.Module) -> list[str]:
     >>> bool(swapped[0].posteriors["weight"].mean.any())
     False
     """
+    module("model", model, error=ConversionError)
     # by the name it is registered under: a module that was reloaded has another class of that name
     found = {name: method for name, method in conversions(model).items() if type(method).__name__ == "Variance"}
     if not found:
