@@ -18,12 +18,11 @@ from . import arguments, stages
 from .arguments import Options
 from .configs import Attack, Corruptions
 from .corruption import cells
-from .fingerprint import Watched
 from .metrics.regression import LEVELS, checked_levels
 from .pixels import Pixels
 from .progress import Bar
 from .result import Evaluation
-from .resume import Outcome, Stages, identity
+from .resume import Outcome, Stages, Watched, identity
 from .stages import Evaluator
 from .summary import findings
 

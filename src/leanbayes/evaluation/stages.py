@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from .. import batches, feed
 from ..costs import cost
 from ..errors import EvaluationError, LeanBayesError
+from ..fingerprint import Fingerprint
 from ..likelihoods import Likelihood
 from ..prediction import Predictive, predict
 from . import temperature
 from .attack import perturb
 from .configs import Attack, Corruptions
 from .corruption import corrupted
-from .fingerprint import Fingerprint
 from .latency import latency
 from .metrics import checks, ood as out_of_domain
 from .metrics.classification import Classification
