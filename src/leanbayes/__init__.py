@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from .costs import cost as cost
     from .errors import LeanBayesError as LeanBayesError, LeanBayesWarning as LeanBayesWarning
     from .evaluation.configs import Attack as Attack, Corruptions as Corruptions
+    from .evaluation.conformalize import conformalize_ as conformalize_
     from .evaluation.generation import Generation as Generation, evaluate_generation as evaluate_generation
     from .evaluation.pixels import Pixels as Pixels
     from .evaluation.result import Comparison as Comparison, Evaluation as Evaluation, compare as compare
@@ -84,6 +85,7 @@ _NAMES = {
     "costs": "cost",
     "errors": "LeanBayesError LeanBayesWarning",
     "evaluation.configs": "Attack Corruptions",
+    "evaluation.conformalize": "conformalize_",
     "evaluation.generation": "Generation evaluate_generation",
     "evaluation.pixels": "Pixels",
     "evaluation.result": "Comparison Evaluation compare",

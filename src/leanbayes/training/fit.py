@@ -155,7 +155,7 @@ def fit(
     with training():
         result = _launch(fabric, job)
 
-    record.ensure(model).likelihood = elbo.likelihood.to_dict()
+    record.ensure(model).trained(elbo.likelihood.to_dict())
     return result
 
 

@@ -35,7 +35,7 @@ class Following:
             for handle in self.handles:
                 handle.remove()
             raise
-        record.ensure(state.model).likelihood = elbo.likelihood.to_dict()
+        record.ensure(state.model).trained(elbo.likelihood.to_dict())
 
     def stop(self) -> None:
         """Training is over: let go of model, loss and optimiser."""
