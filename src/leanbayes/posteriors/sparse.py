@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Self
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -13,7 +14,7 @@ from ..errors import ArtifactError, ConfigError
 from ..sampling import draw
 from .base import FactorisedGaussian, Posterior, above_zero, as_parameter, check_floating
 from .gaussian import Gaussian
-from .scale import rho_like, std_from_rho
+from .scale import log_std_from_rho, rho_like, std_from_rho
 
 
 class Sparse(Posterior):
@@ -105,6 +106,8 @@ class SparseGaussian(Sparse, FactorisedGaussian):
             [ 2.,  0.]]), 2)
     """
 
+    scales: ClassVar[Mapping[str, float]] = {"rho": 1.0}
+
     def __init__(self, loc: Tensor, rho: Tensor, index: Tensor, shape: torch.Size) -> None:
         super().__init__(loc, index, shape)
         if rho.shape != loc.shape:
@@ -127,6 +130,10 @@ class SparseGaussian(Sparse, FactorisedGaussian):
         """The stds of the active weights, (n,)."""
         std, kept = std_from_rho(self.rho), self._kept()
         return std if kept is None else torch.where(kept, std, 0.0)
+
+    def log_scale(self) -> Tensor:
+        """log std of the active weights, (n,)."""
+        return log_std_from_rho(self.rho)
 
     def active(self) -> Gaussian:
         """The distribution of the active weights alone, (n,), on the same parameters."""
