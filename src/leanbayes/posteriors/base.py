@@ -92,7 +92,7 @@ class Posterior(Site):
         raise NotImplementedError
 
     def log_scale(self) -> Tensor | None:
-        """The logarithm of the spread that `scales` set, as they hold it (log sigma, log sqrt(alpha)); None if fixed."""
+        """The logarithm of the spread that `scales` set (log sigma, log sqrt(alpha)); None where nothing sets it."""
         return None
 
     def snr(self) -> Tensor:

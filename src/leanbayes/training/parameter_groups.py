@@ -14,7 +14,9 @@ from .. import checks
 from ..posteriors.base import Posterior
 
 SCALE_LR = 0.02
-EPS = 1e-15  # Adam's 1e-8 is more than the gradient of a scale where data are many
+# Adam's own are 0.999 and 1e-8: a long memory of the steep slopes at the start slows scales down, and where data are
+# many 1e-8 is more than their gradient
+OPTIONS = {"betas": (0.9, 0.99), "eps": 1e-15}
 
 
 def scale_parameters(model: nn.Module) -> dict[nn.Parameter, float]:
@@ -38,10 +40,10 @@ def parameter_groups(
     Scales are what sets the spread of a posterior: rho of sigma = softplus(rho), log alpha, the location and spread of
     a log-normal. They have no weight decay.
 
-    lr, weight_decay: of all others. scale_lr: the most by which a step changes log sigma, 0.05 if none is given: a run
-    of 100 steps can then make a sigma 150 times as large or as small. It means that for Adam and its relatives and for
-    `leanbayes.SGD`, whatever lr and the loss are; torch.optim.SGD would hardly move a sigma. Log alpha moves by twice
-    as much, since it is the logarithm of a square.
+    lr, weight_decay: of all others. scale_lr: the most by which a step changes log sigma, 0.02 if none is given: a run
+    of 100 steps can then make a sigma seven times as large or as small. It means that for Adam and its relatives and
+    for `leanbayes.SGD`, whatever lr and the loss are; torch.optim.SGD would hardly move a sigma. Log alpha moves by
+    twice as much, since it is the logarithm of a square.
 
     >>> import torch
     >>> import leanbayes as lb
@@ -49,8 +51,8 @@ def parameter_groups(
     >>> _ = lb.bayesianize_(model, lb.MeanField())
     >>> optimizer = lb.SGD(lb.parameter_groups(model, lr=0.1, weight_decay=5e-4), momentum=0.9)
     >>> [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups]
-    [(0.1, 0.0005), (0.05, 0.0)]
-    >>> adam = torch.optim.Adam(lb.parameter_groups(model, lr=1e-3, scale_lr=0.02))
+    [(0.1, 0.0005), (0.02, 0.0)]
+    >>> adam = torch.optim.Adam(lb.parameter_groups(model, lr=1e-3, scale_lr=0.05))
     """
     checks.module("model", model)
     lr = checks.number("lr", lr, at_least=0)
@@ -61,5 +63,5 @@ def parameter_groups(
     groups: list[dict[str, Any]] = [{"params": others, "lr": lr, "weight_decay": weight_decay}]
     for unit in sorted(set(scales.values())):
         own = [p for p in scales if scales[p] == unit]
-        groups.append({"params": own, "lr": unit * scale_lr, "weight_decay": 0.0, "eps": EPS, "scales": True})
+        groups.append({"params": own, "lr": unit * scale_lr, "weight_decay": 0.0, **OPTIONS, "scales": True})
     return [group for group in groups if group["params"]]

@@ -39,8 +39,8 @@ class Watch:
         if steps >= STEPS and (moved := self.moved()) < LEAST:
             warnings.warn(
                 f"the scales of the posteriors have not been trained: in {steps} steps their median change was "
-                f"{moved:.2%}, so that the noise is what it was at the start; plain SGD does that, since their gradient "
-                "is small. Use lb.SGD(lb.parameter_groups(model, lr=...)), or Adam with these groups, and see scale_lr",
+                f"{moved:.2%}, so that the noise is what it was at the start. Plain SGD does that, since their "
+                "gradients are small: use lb.SGD(lb.parameter_groups(model, lr=...)), or Adam with these groups",
                 LeanBayesWarning,
                 stacklevel=2,
             )

@@ -11,10 +11,9 @@ from torch.optim.optimizer import Optimizer
 
 from .. import checks
 from ..errors import ConfigError
-from .parameter_groups import EPS
+from .parameter_groups import OPTIONS
 
-
-SCALES = {"scales": False, "beta": 0.99, "eps": EPS}
+SCALES = {"scales": False, **OPTIONS}
 """Options of a group that say whether and how its steps are normalised."""
 
 
@@ -23,11 +22,11 @@ class SGD(Optimizer):
 
     The gradient of log sigma is a ``num_data``-th of that of a mean, so that plain SGD leaves sigma where it began.
     Here a group with ``scales=True``, as `parameter_groups` makes it, moves by its learning rate times
-    m / sqrt(v), the running means of gradient and squared gradient (Kingma and Ba, 2015), m with the momentum of the
-    others and v with ``beta``. All other groups take the steps of torch.optim.SGD.
+    m / sqrt(v), the running means of gradient and squared gradient (Kingma and Ba, 2015), with the ``betas`` and the
+    ``eps`` of the group. All other groups take the steps of torch.optim.SGD.
 
     params: of `parameter_groups`, or whatever an optimiser takes. lr, momentum, weight_decay, nesterov: as in
-    torch.optim.SGD; weight decay is part of the gradient. beta: of the squared gradients of scales.
+    torch.optim.SGD; weight decay is part of the gradient.
 
     >>> import leanbayes as lb
     >>> model = torch.nn.Sequential(torch.nn.Linear(3, 2))
@@ -44,17 +43,14 @@ class SGD(Optimizer):
         momentum: float = 0.9,
         weight_decay: float = 0.0,
         nesterov: bool = False,
-        *,
-        beta: float = 0.99,
     ) -> None:
         checks.number("lr", lr, at_least=0)
         checks.number("momentum", momentum, at_least=0, below=1)
         checks.number("weight_decay", weight_decay, at_least=0)
-        checks.number("beta", beta, at_least=0, below=1)
         if checks.flag("nesterov", nesterov) and not momentum:
             raise ConfigError("nesterov: expected a momentum above 0 as well, received momentum=0")
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov}
-        super().__init__(params, {**defaults, **SCALES, "beta": beta})
+        super().__init__(params, {**defaults, **SCALES})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
@@ -77,7 +73,7 @@ def normalised_step_(p: Tensor, grad: Tensor, state: dict[str, Any], group: dict
         state["step"] = 0
         state["exp_avg"], state["exp_avg_sq"] = torch.zeros_like(p), torch.zeros_like(p)
     state["step"] += 1
-    first, second, step = group["momentum"], group["beta"], state["step"]
+    (first, second), step = group["betas"], state["step"]
     mean = state["exp_avg"].lerp_(grad, 1 - first)
     square = state["exp_avg_sq"].mul_(second).addcmul_(grad, grad, value=1 - second)
     root = square.sqrt().div_((1 - second**step) ** 0.5).add_(group["eps"])
