@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .fingerprint import add_tensor
+from ..fingerprint import add_tensor
 
 _KNOWN = frozenset({"torch", "leanbayes", "numpy", *sys.stdlib_module_names}) - {"__main__"}
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
