@@ -44,6 +44,8 @@ def make_optimizer(
             given.add_param_group({"params": missing})
         return given
     if given is None or (isinstance(given, type) and issubclass(given, Optimizer)):
+        if given is torch.optim.LBFGS:  # takes no groups
+            return given([*own, *noise], lr=lr)
         groups = parameter_groups(model, lr=lr, scale_lr=scale_lr)
         if noise and groups and "scales" not in groups[0]:
             groups[0]["params"] += noise
