@@ -113,6 +113,6 @@ def follow(
     if total_steps is not None:
         check_integers(total_steps=total_steps)
     own = hooks.check(callbacks)
-    make_optimizer(optimizer, model, elbo, 1.0)  # checks it, and adds the noise level
+    make_optimizer(optimizer, model, elbo)  # checks it, and adds the noise level
     state = hooks.State(model, optimizer, total_steps=total_steps)
     return Following(state, elbo, [*hooks.callbacks(model), *own])

@@ -20,7 +20,7 @@ from .. import batches, files
 from ..errors import DataError, LeanBayesError, LeanBayesWarning, TrainingError
 from ..eval_mode import kept_modes
 from ..sampling import mix
-from . import data, diagnose, guard, rng, settings, snapshot
+from . import data, diagnose, guard, rng, scales, settings, snapshot
 from .callbacks import State, notify
 from .elbo import ELBO, Terms
 from .history import History, Journal, plain
@@ -154,7 +154,9 @@ class Run:
             for path in (job.checkpoint, job.log):
                 if first and path is not None:
                     files.remove_leftovers(path)  # of runs that were killed while they wrote
+            watch = None
             if stored is None:
+                watch = scales.Watch(job.model, job.optimizer)
                 snapshot.begin(self)
             else:
                 snapshot.restore(self, stored)
@@ -165,6 +167,8 @@ class Run:
                     self._epoch(bar)
                     journal.append(self.history.last)
                 notify(job.callbacks, "fit_end", self.state)
+                if watch is not None and first:  # a run that is continued has not seen the start
+                    watch.warn(self.state.step)
             finally:
                 journal.close()
                 bar.close()
