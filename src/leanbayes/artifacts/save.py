@@ -58,6 +58,8 @@ def save(
         "conversions": {name: config.to_dict(method) for name, method in record.conversions(bare).items()},
         "likelihood": said if task is not None else None if found is None else found.likelihood,
         **({"temperatures": found.temperatures} if found is not None and found.temperatures else {}),
+        **({} if found is None or found.conformal is None else {"conformal": config.to_dict(found.conformal)}),
+        **({"classes": list(found.classes)} if found is not None and found.classes else {}),
         **({"sliced": cut} if (cut := sizes(bare)) else {}),
         "aliases": aliases,
         "metadata": _plain(metadata),

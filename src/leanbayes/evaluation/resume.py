@@ -10,18 +10,22 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from .. import container, feed, files
+from .. import batches, container, feed, files
 from .._version import __version__
 from ..errors import ArtifactError
-from .fingerprint import Watched, add_tensor, start
+from ..fingerprint import add_bytes, add_tensor, leaves
 from .structure import structure
+
+LOOKED_AT = 32
+"""How many data at the start of a set are compared before any work is done."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,6 +34,67 @@ class Outcome:
 
     values: dict[str, Any]
     tensors: dict[str, Tensor] = dataclasses.field(default_factory=dict)
+
+
+class Watched(batches.Watching):
+    """Data that are the same every time they are gone through, to the last value and batch, or an ArtifactError.
+
+    name: for the message. Its ``digest`` is None until they have been gone through once.
+
+    >>> data = Watched([torch.zeros(2), torch.ones(1)], "test data")
+    >>> len(list(data)), data.digest is None
+    (2, False)
+    >>> data.watched[1][0] = 3
+    >>> list(data)
+    Traceback (most recent call last):
+    leanbayes.errors.ArtifactError: resume: test data: expected the same data every time ...
+    """
+
+    def __init__(self, watched: Any, name: str) -> None:
+        self.watched, self.name = watched, name
+        self._marks: list[str] = []  # digests up to each batch
+        self._whole = False
+
+    def __iter__(self) -> Iterator[Any]:
+        digest, count = hashlib.blake2b(digest_size=16), 0
+        for batch in feed.stream(self.watched):
+            for name, value in leaves(batch, ""):
+                shape = tuple(value.shape) if isinstance(value, Tensor) else ()
+                dtype = value.dtype if isinstance(value, (Tensor, np.ndarray, np.generic)) else ""
+                digest.update(f"{name} {dtype} {shape};".encode())
+                add_bytes(digest, value)
+            mark = digest.hexdigest()
+            if count < len(self._marks) or self._whole:
+                if self._marks[count : count + 1] != [mark]:
+                    raise self._changed(count)
+            else:
+                self._marks.append(mark)
+            count += 1
+            yield batch
+        if count < len(self._marks):
+            raise self._changed(count)
+        self._whole = True
+
+    @property
+    def digest(self) -> list[Any] | None:
+        """How many batches there are, and a digest of them all."""
+        return [len(self._marks), self._marks[-1] if self._marks else ""] if self._whole else None
+
+    def verify(self, digest: Any, path: Any) -> None:
+        """Go through the data and refuse them where a file is about others."""
+        for _ in self:
+            pass
+        if self.digest != digest:
+            raise ArtifactError(
+                f"resume: {path} belongs to another evaluation, its {self.name} differ somewhere behind the first "
+                f"{LOOKED_AT}, or come in other batches; delete the file to start anew, or choose another path"
+            )
+
+    def _changed(self, batch: int) -> ArtifactError:
+        return ArtifactError(
+            f"resume: {self.name}: expected the same data every time they are gone through, received others in batch "
+            f"{batch} (from 0); take out shuffle=True and random transformations, or evaluate without resume="
+        )
 
 
 class Stages:
@@ -103,6 +168,25 @@ def identity(model: nn.Module, meaning: nn.Module, options: dict[str, Any], data
         "data": {name: [feed.length(held), start(held)] for name, held in data.items()},
         "versions": {"leanbayes": __version__, "torch": str(torch.__version__)},
     }
+
+
+def start(data: Any) -> str | None:
+    """A digest of the first data of a set, of which no more is gone through; None where there are none.
+
+    >>> start((torch.zeros(2, 3), torch.tensor([0, 1])))
+    '64fade6733611d4b'
+    """
+    first = next(iter(feed.stream(data)), None)
+    if first is None:
+        return None
+    digest = hashlib.blake2b(digest_size=8)
+    for name, value in leaves(batches.rows(first, 0, LOOKED_AT), "", keys_only=True):
+        digest.update(name.encode())
+        if isinstance(value, Tensor):
+            add_tensor(digest, value)
+        else:
+            add_bytes(digest, value)
+    return digest.hexdigest()
 
 
 def model_digest(model: nn.Module) -> str:

@@ -12,18 +12,18 @@ from torch import nn
 
 from .. import batches, checks, config, feed
 from ..batches import accept
+from ..convert import record
 from ..errors import EvaluationError
 from ..prediction import resolve_task
 from . import arguments, stages
 from .arguments import Options
 from .configs import Attack, Corruptions
 from .corruption import cells
-from .fingerprint import Watched
 from .metrics.regression import LEVELS, checked_levels
 from .pixels import Pixels
 from .progress import Bar
 from .result import Evaluation
-from .resume import Outcome, Stages, identity
+from .resume import Outcome, Stages, Watched, identity
 from .stages import Evaluator
 from .summary import findings
 
@@ -183,6 +183,8 @@ def _identity(evaluator: Evaluator, loader: Any, wanted: Options) -> tuple[dict[
         )
     }
     options = {**evaluator.options, **evaluator.binning, "levels": list(evaluator.levels), **configs}
+    if (found := record.get(evaluator.model)) is not None and found.conformal is not None:
+        options["conformal"] = config.to_dict(found.conformal)
     same = identity(evaluator.model, evaluator.meaning, options, data)
     return same, {name: Watched(held, name) for name, held in data.items()}
 

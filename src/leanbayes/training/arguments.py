@@ -16,10 +16,15 @@ from ..errors import ConfigError, TrainingError
 from ..files import writable_kind
 from .callbacks import EarlyStopping
 from .elbo import ELBO
+from .parameter_groups import parameter_groups
 
 
-def make_optimizer(given: Any, model: nn.Module, elbo: ELBO, lr: float) -> Optimizer:
+def make_optimizer(
+    given: Any, model: nn.Module, elbo: ELBO, lr: float = 1e-3, scale_lr: float | None = None
+) -> Optimizer:
     """Adam, or the optimiser that a class, a function of the parameters or an instance stands for.
+
+    The first two are given the scales of posteriors as groups of their own.
 
     A learned noise level belongs to the likelihood, not to the model: an instance is given it as one more group.
     """
@@ -37,10 +42,15 @@ def make_optimizer(given: Any, model: nn.Module, elbo: ELBO, lr: float) -> Optim
         if missing := [p for p in noise if id(p) not in known]:
             given.add_param_group({"params": missing})
         return given
-    if given is None:
-        return torch.optim.Adam([*own, *noise], lr=lr)
-    if isinstance(given, type) and issubclass(given, Optimizer):
-        return given([*own, *noise], lr=lr)  # type: ignore[call-arg]
+    if given is None or (isinstance(given, type) and issubclass(given, Optimizer)):
+        if given is torch.optim.LBFGS:  # takes no groups
+            return given([*own, *noise], lr=lr)
+        groups = parameter_groups(model, lr=lr, scale_lr=scale_lr)
+        if noise and groups and "scales" not in groups[0]:
+            groups[0]["params"] += noise
+        elif noise:
+            groups.append({"params": noise})
+        return (given or torch.optim.Adam)(groups, lr=lr)
     made = given([*own, *noise]) if callable(given) and not isinstance(given, type) else given
     if not isinstance(made, Optimizer):
         raise ConfigError(

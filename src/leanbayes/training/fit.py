@@ -37,9 +37,11 @@ def fit(
     epochs: int = 10,
     optimizer: Optimizer | Callable[..., Optimizer] | None = None,
     lr: float = 1e-3,
+    scale_lr: float | None = None,
     scheduler: Callable[[Optimizer], LRScheduler] | LRScheduler | None = None,
     scheduler_every: Literal["epoch", "step"] = "epoch",
     kl_weight: float | Schedule = 1.0,
+    latent_weight: float | Schedule = 1.0,
     num_data: int | None = None,
     batch_size: int = 128,
     val_samples: int = 4,
@@ -67,9 +69,12 @@ def fit(
     task: see `ELBO`. The number of data comes from the loader; num_data overrides it. After training the model
     remembers the task, and `predict` need not be told.
 
-    optimizer: Adam, or a class, a function of the parameters, or an instance. scheduler: a function of the optimizer
-    that returns a learning-rate scheduler, stepped each epoch or each step. kl_weight: a number or a schedule of the
-    step, say ``warmup(0, 1, steps=5 * len(loader))``. clip: the largest norm of the gradient.
+    optimizer: Adam, or a class, a function of the parameters, or an instance. lr, scale_lr: of Adam or the class;
+    scale_lr is that of the spread of posteriors (see `parameter_groups`, for optimizers of your own), and a run of 100
+    steps or more that has left it where it was ends with a warning.
+    scheduler: a function of the optimizer that returns a learning-rate scheduler, stepped each epoch or each step.
+    kl_weight: a number or a schedule of the step, say ``warmup(0, 1, steps=5 * len(loader))``. latent_weight: the same
+    for the KL of latent variables, where a model has any: a beta-VAE's beta. clip: the largest norm of the gradient.
     early_stopping: a patience in epochs on val_nll, or an `EarlyStopping`. callbacks: see
     `leanbayes.training.callbacks`. val_samples: draws of the weights in validation.
 
@@ -104,6 +109,8 @@ def fit(
     checks.number("lr", lr, above=0)
     if clip is not None:
         checks.number("clip", clip, above=0)
+    if scale_lr is not None:
+        checks.number("scale_lr", scale_lr, at_least=0)
     if checkpoint_every is not None:
         checks.whole_number("checkpoint_every", checkpoint_every)
     if checkpoint is None and (resume or checkpoint_every is not None):
@@ -116,9 +123,9 @@ def fit(
     feed = data.feed(train_loader, batch_size=batch_size, seed=seed)  # the loop makes its own; this one is for checks
     if val is not None:
         data.feed(val, batch_size=batch_size, seed=seed, training=False)
-    elbo = ELBO(task, num_data if num_data is not None else data.count(train_loader), kl_weight)
+    elbo = ELBO(task, num_data if num_data is not None else data.count(train_loader), kl_weight, latent_weight)
     fabric = _fabric(accelerator, devices, strategy, precision)
-    chosen = arguments.make_optimizer(optimizer, model, elbo, lr)
+    chosen = arguments.make_optimizer(optimizer, model, elbo, lr, scale_lr)
     job = Job(
         model=model,
         elbo=elbo,
@@ -156,7 +163,7 @@ def fit(
     with training():
         result = _launch(fabric, job)
 
-    record.ensure(model).likelihood = elbo.likelihood.to_dict()
+    record.ensure(model).trained(elbo.likelihood.to_dict())
     return result
 
 
