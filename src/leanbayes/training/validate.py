@@ -15,7 +15,7 @@ from ..errors import DataError
 from ..eval_mode import undisturbed
 from ..likelihoods import Likelihood
 from . import rng
-from .arguments import check_monitors
+from .callbacks import check_monitors
 from .data import Feed
 from .guard import check_inputs
 from .progress import METRICS
@@ -81,10 +81,10 @@ def validate(
     return row
 
 
-def rehearse(run: Run) -> None:
-    """Look at the first batch of `val`, and at what early stopping is to watch, before the first step.
+def check_validation(run: Run) -> None:
+    """Validate on the first batch, and check the number that early stopping monitors, before the first step.
 
-    Generators are as they were, those of a sampler of the user's as well, so that it makes no difference to the run.
+    Random generators, those of a user's sampler included, are put back, so that the run does not depend on it.
     """
     names = ["loss", "nll", "kl", "kl_weight", "lr", "seconds"]
 
@@ -101,7 +101,7 @@ def rehearse(run: Run) -> None:
         generators = val.generators()
         states = [rng.state_of(generator) for generator in generators]
         with rng.preserved(run.fabric.device):
-            run.together(lambda: check(val))
+            run.check_everywhere(lambda: check(val))
         for generator, state in zip(generators, states, strict=True):
             rng.set_state(generator, state)
     check_monitors(run.job.callbacks, names)

@@ -60,3 +60,8 @@ class Ensemble(Method):
             )
         check_choice(self, "init", ("fresh", "perturb"))
         check_positive(self, "perturbation")
+
+    @property
+    def networks(self) -> int:
+        """The number of members."""
+        return self.members
