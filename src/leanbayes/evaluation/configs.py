@@ -104,10 +104,5 @@ class Corruptions:
                 raise ConfigError(f"Corruptions.{field}: expected each once, received {checks.short(values)}")
         if not self.severities:
             raise ConfigError("Corruptions.severities: expected some of 1 to 5, received none")
-        for field, least in (("limit", 1), ("seed", 0)):
-            value = vars(self)[field]
-            if type(value) is not int or value < least:
-                if field == "limit" and value is None:
-                    continue
-                what = f"a whole number of {least} or more" + (", or None" if field == "limit" else "")
-                raise ConfigError(f"Corruptions.{field}: expected {what}, received {checks.short(value)}")
+        check_whole(self, "limit", optional=True)
+        check_whole(self, "seed", at_least=0)

@@ -155,7 +155,9 @@ class Stages:
         files.write_bytes(self.path, container.pack(tensors, {"leanbayes": __version__, **document}))
 
 
-def identity(model: nn.Module, meaning: nn.Module, options: dict[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
+def identity(
+    model: nn.Module, likelihood: nn.Module, options: dict[str, Any], data: Mapping[str, Any]
+) -> dict[str, Any]:
     """What makes two calls the same evaluation: the model, what its outputs mean, the options, the data, the versions.
 
     data: whatever holds data, by name; looked at, not gone through.
@@ -163,8 +165,8 @@ def identity(model: nn.Module, meaning: nn.Module, options: dict[str, Any], data
     return {
         "model": model_digest(model),
         "structure": structure(model),
-        "task": f"{meaning.task} {meaning}",
-        "likelihood": [model_digest(meaning), structure(meaning)],
+        "task": f"{likelihood.task} {likelihood}",
+        "likelihood": [model_digest(likelihood), structure(likelihood)],
         "options": options,
         "data": {name: [feed.length(held), start(held)] for name, held in data.items()},
         "versions": {"leanbayes": __version__, "torch": str(torch.__version__)},

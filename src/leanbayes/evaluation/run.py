@@ -98,20 +98,21 @@ def evaluate(
     if resume is not None:
         resume = checks.path("resume", resume, error=EvaluationError)
     levels = checked_levels(levels)
-    meaning = resolve_task(model, task)
+    likelihood = resolve_task(model, task)
     loader = accept(loader, model, name="loader", error=EvaluationError)
     ood = arguments.named_data(ood, model)
     if temperature is not None:
         temperature = accept(temperature, model, name="temperature", error=EvaluationError)
     (first, _), loader = feed.peek(loader)
-    asked = (ood, pixels, corruptions, reference, attack, temperature, selective, replicates, samples, mean_only)
-    wanted = arguments.options(meaning.task, loader, first, *asked)
+    given = {"ood": ood, "pixels": pixels, "corruptions": corruptions, "reference": reference, "attack": attack}
+    given |= {"temperature": temperature, "selective": selective, "replicates": replicates}
+    wanted = arguments.options(given, likelihood.task, loader, first, samples, mean_only)
     rows = arguments.history(history)
-    ignore = ignore_index if ignore_index is not None else meaning.ignore_index
+    ignore = ignore_index if ignore_index is not None else likelihood.ignore_index
     binning = {"bins": bins, "min_count": min_count, "adaptive": adaptive, "ignore_index": ignore}
     options = {"samples": samples, "seed": seed, "chunk": chunk, "mean_only": mean_only}
     with Bar(shown=progress) as bar:
-        evaluator = Evaluator(model, meaning, options, binning, levels, bar)
+        evaluator = Evaluator(model, likelihood, options, binning, levels, bar)
         if resume is None:
             done = Stages(None, {})
         else:
@@ -182,7 +183,7 @@ def _identity(evaluator: Evaluator, loader: Any, wanted: Options) -> tuple[dict[
         )
     }
     options = {**evaluator.options, **evaluator.binning, "levels": list(evaluator.levels), **configs}
-    same = identity(evaluator.model, evaluator.meaning, options, data)
+    same = identity(evaluator.model, evaluator.likelihood, options, data)
     return same, {name: Watched(held, name) for name, held in data.items()}
 
 

@@ -40,37 +40,37 @@ class Evaluator:
     """
 
     model: nn.Module
-    meaning: Likelihood
+    likelihood: Likelihood
     options: dict[str, Any]
     binning: dict[str, Any]
     levels: tuple[float, ...]
     bar: Bar
 
     def __post_init__(self) -> None:
-        if self.meaning.task not in ("classification", "segmentation", "regression"):
+        if self.likelihood.task not in ("classification", "segmentation", "regression"):
             raise EvaluationError(
-                f"expected a task of classification, segmentation or regression, received {self.meaning.task!r}; "
+                f"expected a task of classification, segmentation or regression, received {self.likelihood.task!r}; "
                 f"say which metrics apply: evaluate(..., task='regression')"
             )
         self.stream()  # ill-formed options are refused before the first prediction
 
-    def predict(self, inputs: Any, meaning: Likelihood | None = None) -> Predictive:
+    def predict(self, inputs: Any, likelihood: Likelihood | None = None) -> Predictive:
         """The predictive distribution of a batch."""
-        pred = predict(self.model, inputs, task=meaning or self.meaning, **self.options)
+        pred = predict(self.model, inputs, task=likelihood or self.likelihood, **self.options)
         self.bar.advance(len(pred))
         return pred
 
     def stream(self) -> Classification | Regression:
         """What carries the metrics of the task, empty."""
-        if self.meaning.task == "regression":
+        if self.likelihood.task == "regression":
             return Regression(levels=self.levels)
         return Classification(**self.binning)
 
     def settings(self) -> dict[str, Any]:
         """The options that the numbers depend on."""
-        own = {"levels": list(self.levels)} if self.meaning.task == "regression" else dict(self.binning)
+        own = {"levels": list(self.levels)} if self.likelihood.task == "regression" else dict(self.binning)
         own.pop("ignore_index", None)
-        return {"task": self.meaning.task, "likelihood": str(self.meaning), **self.options, **own}
+        return {"task": self.likelihood.task, "likelihood": str(self.likelihood), **self.options, **own}
 
 
 def known_data(evaluator: Evaluator, loader: Any, *, scored: bool) -> Outcome:
@@ -142,7 +142,12 @@ def attacked_data(evaluator: Evaluator, loader: Any, config: Attack, pixels: Pix
             an_iteration = (
                 len(labels) * work_of_attack(config, evaluator.options["samples"]) / max(config.iterations, 1)
             )
-            options: dict[str, Any] = {"config": config, "pixels": pixels, "meaning": evaluator.meaning, "start": start}
+            options: dict[str, Any] = {
+                "config": config,
+                "pixels": pixels,
+                "likelihood": evaluator.likelihood,
+                "start": start,
+            }
             trace = perturb(
                 evaluator.model, inputs, labels, **options, tick=lambda _: evaluator.bar.advance(an_iteration)
             )
@@ -164,11 +169,13 @@ def work_of_attack(config: Attack, samples: int) -> float:
 def scaled_data(evaluator: Evaluator, held_out: Any, loader: Any) -> Outcome:
     """What one temperature, fitted to held-out data, does for the test data."""
     options = {key: evaluator.options[key] for key in ("samples", "seed", "mean_only")}
-    found, meaning = temperature.held_out(evaluator.model, held_out, task=evaluator.meaning, **options, progress=False)
+    found, likelihood = temperature.held_out(
+        evaluator.model, held_out, task=evaluator.likelihood, **options, progress=False
+    )
     evaluator.bar.advance(feed.length(held_out) or 0)
     answers, count = evaluator.stream(), 0
     for inputs, targets in feed.labelled(loader):
-        pred = evaluator.predict(inputs, meaning)
+        pred = evaluator.predict(inputs, likelihood)
         add(answers, pred, targets, count)
         count += len(pred)
     metrics = answers.compute()
@@ -192,7 +199,7 @@ def costs(evaluator: Evaluator, inputs: Any) -> Outcome:
         }
     except LeanBayesError as error:
         notes.append(f"The cost could not be counted: {error}")
-    times, how = latency(lambda x: predict(evaluator.model, x, task=evaluator.meaning, **evaluator.options), inputs)
+    times, how = latency(lambda x: predict(evaluator.model, x, task=evaluator.likelihood, **evaluator.options), inputs)
     return Outcome({"cost": found | times, "latency": how, "notes": notes})
 
 
@@ -209,7 +216,7 @@ def add(answers: Classification | Regression, pred: Predictive, targets: Any, st
 
 def _points(evaluator: Evaluator, answers: Classification | Regression) -> dict[str, Tensor]:
     """A few scalars a datum. The pixels of a segmentation are not data: they stand and fall with their image."""
-    return {} if evaluator.meaning.task == "segmentation" else answers.points()
+    return {} if evaluator.likelihood.task == "segmentation" else answers.points()
 
 
 def _scores(pred: Predictive, start: int, name: str) -> dict[str, Tensor]:

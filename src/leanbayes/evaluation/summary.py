@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import math
+import os
+import platform
+import shlex
+import sys
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
+from .._version import __version__
 from ..config import to_dict
 from . import attack, corruption
 from .arguments import Options
@@ -16,7 +23,6 @@ from .metrics.selective import risk_coverage
 from .metrics.streams import Bins
 from .result import Evaluation
 from .resume import Outcome
-from .settings import reproduction
 from .stages import Evaluator
 
 
@@ -30,7 +36,7 @@ def findings(
     metrics, curves = dict(test.values["metrics"]), dict(test.values["curves"])
     notes = [*test.values["notes"], *_values(outcomes, "cost", "notes", [])]
 
-    if evaluator.meaning.task == "classification":
+    if evaluator.likelihood.task == "classification":
         found, curve = selective(points, wanted.selective)
         metrics |= found
         curves |= curve
@@ -55,7 +61,7 @@ def findings(
         costs["train_seconds"] = float(sum(trained))
     return Evaluation(
         name=name,
-        task=evaluator.meaning.task,
+        task=evaluator.likelihood.task,
         count=test.values["count"],
         metrics=metrics,
         curves=curves,
@@ -156,3 +162,41 @@ def _values(outcomes: dict[str, Outcome], stage: str, key: str, default: Any) ->
 
 def _part(outcome: Outcome, prefix: str) -> dict[str, Tensor]:
     return {key.removeprefix(prefix): t for key, t in outcome.tensors.items() if key.startswith(prefix)}
+
+
+def reproduction(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of an evaluation, the command that ran it and the versions it ran on, all plain values.
+
+    >>> sorted(reproduction({"samples": 8})["versions"])
+    ['leanbayes', 'numpy', 'python', 'torch']
+    """
+    plain = {k: v if isinstance(v, (bool, int, float, str, list, type(None))) else str(v) for k, v in options.items()}
+    return plain | {
+        "command": command(sys.argv),
+        "threads": torch.get_num_threads(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "versions": {
+            "leanbayes": __version__,
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+    }
+
+
+def command(argv: list[str]) -> str | None:
+    """The command line of this process as one would type it; None in a notebook or an interactive session.
+
+    >>> command(["/usr/local/bin/leanbayes", "evaluate", "my model.safetensors"])
+    "leanbayes evaluate 'my model.safetensors'"
+    >>> command(["train.py", "--epochs", "3"])
+    'python train.py --epochs 3'
+    """
+    program = argv[0] if argv else ""
+    if program in ("", "-", "-c", "-m") or "ipykernel" in program:
+        return None
+    if program.endswith("__main__.py"):
+        return shlex.join(["python", "-m", os.path.basename(os.path.dirname(program)), *argv[1:]])
+    if program.endswith(".py"):
+        return shlex.join(["python", program, *argv[1:]])
+    return shlex.join([os.path.basename(program), *argv[1:]])

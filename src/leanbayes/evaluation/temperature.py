@@ -90,10 +90,10 @@ def calibrate_(
     0.75
     """
     require("scipy", "evaluation", "calibrate_")
-    found, meaning = held_out(
+    found, likelihood = held_out(
         model, loader, task=task, samples=samples, seed=seed, mean_only=mean_only, progress=progress
     )
-    record.ensure(model).likelihood = meaning.to_dict()
+    record.ensure(model).likelihood = likelihood.to_dict()
     return found
 
 
@@ -107,16 +107,16 @@ def held_out(
     for name, value in (("mean_only", mean_only), ("progress", progress)):
         arguments.flag(name, value, error=EvaluationError)
     loader = accept(loader, model, name="loader", error=EvaluationError)
-    meaning = resolve_task(model, task)
-    if not isinstance(meaning, Categorical):
+    likelihood = resolve_task(model, task)
+    if not isinstance(likelihood, Categorical):
         raise EvaluationError(
-            f"temperature: expected a task of classification or segmentation, received {meaning.task}; "
+            f"temperature: expected a task of classification or segmentation, received {likelihood.task}; "
             f"only the softmax of logits has one"
         )
-    plain = meaning.at(1.0)
+    plain = likelihood.at(1.0)
     engine = Engine(model, samples, seed, mean_only=mean_only)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    sample, ignore = _Sample(seed), meaning.ignore_index
+    sample, ignore = _Sample(seed), likelihood.ignore_index
     with Bar(shown=progress) as bar, undisturbed(model):
         bar.expect(feed.length(loader))
         bar.stage("temperature")
@@ -130,7 +130,7 @@ def held_out(
             bar.advance(start)
     checks.nonempty(sample.seen, "loader")
     found = fit_temperature(*sample.drawn())
-    return found, meaning.at(found)
+    return found, likelihood.at(found)
 
 
 class _Sample:
