@@ -25,7 +25,7 @@ GROUPS = {
     "prediction": ("Prediction", "predict Predictive using"),
     "evaluation": (
         "Evaluation",
-        "evaluate Evaluation evaluate_each compare Comparison calibrate_ Pixels Corruptions Attack kappa",
+        "evaluate Evaluation evaluate_each compare Comparison calibrate_ conformalize_ Pixels Corruptions Attack kappa",
     ),
     "deployment": (
         "Deployment",

@@ -17,12 +17,13 @@ from ...layers.operations import why_not_sparse
 from ...method import Method
 from ...posteriors.base import Posterior
 from ...posteriors.scale import rho_from_std, rho_like, std_from_rho
-from ...posteriors.sparse import Sparse, SparseGaussian, SparsePoint, largest
+from ...posteriors.sparse import Sparse, SparsePoint, largest
 from ..mean_field.implementation import fresh
 from . import allocation
 from .alternation import Alternation
 from .config import Rigl, SparseSubspace, SparseTraining
 from .criteria import removal_score
+from .posterior import SparseGaussian
 
 S = TypeVar("S", bound=SparseTraining)
 

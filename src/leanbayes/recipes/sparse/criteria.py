@@ -28,8 +28,8 @@ from torch import Tensor
 from ...methods.sparse.alternation import replacement_rate
 from ...methods.sparse.config import REMOVALS, SparseSubspace
 from ...methods.sparse.criteria import removal_score
+from ...methods.sparse.posterior import SparseGaussian
 from ...posteriors.scale import std_from_rho
-from ...posteriors.sparse import SparseGaussian
 from ...report.figure import canvas, legend, svg
 from ...training.callbacks import State
 from ..experiment import Cell, Experiment, Results, rows_of_cells
