@@ -29,7 +29,7 @@ _FILES = {
 
 
 def read_idx(path: str | os.PathLike[str]) -> np.ndarray:
-    """The array in an idx file, plain or gzipped (told by its first bytes, not by its name), in native byte order.
+    """The array in an idx file, plain or gzipped (by its first bytes, whatever its name), in native byte order.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -62,8 +62,8 @@ def _parse(path: Path, file: Stream, capacity: int) -> np.ndarray:
         raise DataError(f"{path}: expected {ndim} sizes after the magic number, received a file cut short; {_AGAIN}")
     shape = struct.unpack(f">{ndim}I", sizes)
     expected = math.prod(shape) * dtype.itemsize
-    # Before anything is read: a header must not make us ask for more memory than the file can fill. The sizes of an
-    # array without values are nobody's memory, but numpy refuses those whose product it cannot count.
+    # Before anything is read: a header must not make us allocate more memory than the file can fill. The sizes of an
+    # array without values need no memory, but numpy refuses those whose product overflows.
     if expected > capacity or math.prod(n or 1 for n in shape) >= 2**62:
         raise DataError(
             f"{path}: expected {expected} bytes of values for shape {shape}, received a file that cannot hold more "

@@ -46,7 +46,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 @contextlib.contextmanager
 def open_packed(path: Path, most: int) -> Iterator[tuple[Stream, int]]:
-    """Open a file, gzipped (told by its first bytes, not by its name) or not; yields it and the bytes it may hold.
+    """Open a file, gzipped (by its first bytes, whatever its name) or not; yields it and the bytes it may hold.
 
     most: what the largest data set takes.
     """

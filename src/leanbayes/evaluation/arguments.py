@@ -88,7 +88,7 @@ def history(rows: Iterable[Mapping[str, Any]] | None) -> list[dict[str, Any]]:
 
 
 def checked_pixels(pixels: Pixels | None, inputs: Any) -> Pixels:
-    """How inputs stand to pixels; where nothing was said, inputs must look like pixels.
+    """How inputs were made from pixels; without `pixels`, inputs must be pixels in [0, 1].
 
     inputs: of the first batch.
     """

@@ -35,8 +35,8 @@ _TARGET, _START = -1, -2  # keys of random numbers, apart from those of iteratio
 class Trace:
     """What an attack did to N data in T iterations; row 0 is before it.
 
-    success: the predictive says the target class (targeted) or another than the true one, (T + 1, N) of booleans.
-    correct: the predictive says the true class, (T + 1, N); entropy: of the predictive in nats, (T + 1, N).
+    success: the predicted class is the target (targeted) or another than the true one, (T + 1, N) of booleans.
+    correct: the predicted class is the true one, (T + 1, N); entropy: of the predictive in nats, (T + 1, N).
     adversarial: the attacked inputs, as the model reads them, (N, C, H, W).
     targets: the class aimed at; the true one, which it leads away from, where untargeted, (N,).
     """
@@ -105,10 +105,10 @@ def perturb(
     model: nn.Module, inputs: Tensor, labels: Tensor, *, config: Attack, pixels: Pixels, likelihood: Likelihood,
     start: int = 0, targets: Tensor | None = None, tick: Callable[[int], None] | None = None,
 ) -> Trace:  # fmt: skip
-    """Attack a batch of images (N, C, H, W) with labels (N,) and write down what the model says at every iteration.
+    """Attack a batch of images (N, C, H, W) with labels (N,) and record the predictions at every iteration.
 
-    likelihood: what the outputs mean, as `predict.resolve_task` finds it. targets: classes to aim at, in place of
-    ``config.target``. tick: told the number of every iteration that is done.
+    likelihood: that of the model, as `prediction.resolve_task` finds it. targets: classes to aim at, in place of
+    ``config.target``. tick: called with the number of every iteration.
     start: the number of the first datum. Random targets and starts are keyed by (seed, number of the datum), the noise
     of the networks by (seed, iteration, site, sample), so that neither depends on the size of the batch.
 
@@ -118,13 +118,13 @@ def perturb(
     clean = _clean_pixels(images, pixels, start)
     targeted, networks = config.targeted, config.evaluate_samples or config.samples
 
-    def ask(images: Tensor) -> tuple[Tensor, Tensor]:
-        said = predict(model, images, networks, config.seed, task=likelihood, mean_only=config.mean_only)
-        if said.task != "classification":
-            raise EvaluationError(f"attack: expected a task of classification, received {said.task!r}")
-        return said.probs, said.entropy
+    def predicted(images: Tensor) -> tuple[Tensor, Tensor]:
+        found = predict(model, images, networks, config.seed, task=likelihood, mean_only=config.mean_only)
+        if found.task != "classification":
+            raise EvaluationError(f"attack: expected a task of classification, received {found.task!r}")
+        return found.probs, found.entropy
 
-    probs, entropy = ask(images)
+    probs, entropy = predicted(images)
     _, labels = checks.classification(probs, labels, start=start)
     if not targeted and targets is not None:
         raise EvaluationError("targets: expected none for an untargeted attack; try Attack(targeted=True)")
@@ -149,7 +149,7 @@ def perturb(
             move = step * slope.sign().to(current)
             current = (current + move if targeted else current - move).maximum(low).minimum(high)
             images = pixels.to_inputs(current).to(inputs.dtype)
-            probs, entropy = ask(images)
+            probs, entropy = predicted(images)
             rows.append((probs.argmax(1), entropy))
             if tick is not None:
                 tick(iteration)
@@ -173,9 +173,9 @@ def summary(traces: Iterable[Trace], config: Attack) -> tuple[dict[str, float], 
 
 
 def _trace(rows: list[tuple[Tensor, Tensor]], labels: Tensor, classes: Tensor, images: Tensor, targeted: bool) -> Trace:
-    said, entropy = (torch.stack(column) for column in zip(*rows, strict=True))
-    hit = said == classes if targeted else said != labels
-    return Trace(hit.cpu(), (said == labels).cpu(), entropy.cpu(), images.detach(), classes.cpu())
+    top, entropy = (torch.stack(column) for column in zip(*rows, strict=True))
+    hit = top == classes if targeted else top != labels
+    return Trace(hit.cpu(), (top == labels).cpu(), entropy.cpu(), images.detach(), classes.cpu())
 
 
 def _images_of(model: nn.Module, inputs: Any, start: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""What an evaluation found: plain numbers and lists that print, compare, and survive a trip through JSON."""
+"""The result of an evaluation: plain numbers and lists that can be printed, compared, saved and loaded."""
 
 from __future__ import annotations
 
@@ -64,7 +64,8 @@ class Evaluation(_Result):
     """One model on one data set.
 
     metrics: flat, name to float: accuracy, nll, brier, confidence, ece, mce; rmse, mae, log_density, coverage.0.9,
-    width.0.9; ood.SET.SCORE.auroc, .aupr, .fpr95. Fractions, not percentages; NaN where undefined (a note says why).
+    width.0.9; ood.SET.SCORE.auroc, .aupr, .fpr95. Fractions, not percentages; NaN where undefined (a note gives the
+    reason).
     curves: what the report draws, as plain lists. cost: parameters, bytes, MACs, seconds. settings: what it takes to
     get the same numbers again. history: the rows of training, one per epoch. notes: caveats in plain words.
     replicates: metrics on resampled data (`bootstrap.replicates`), which `interval` reads; six digits are saved.
@@ -104,7 +105,7 @@ class Evaluation(_Result):
         return difference(self[metric] - other[metric], *draws, paired=paired, level=level)
 
     def interval(self, metric: str, level: float = 0.95) -> tuple[float, float] | None:
-        """Where the metric may lie, so many data being all there were: bootstrap percentiles, None without replicates.
+        """The confidence interval of a metric: bootstrap percentiles; None without replicates.
 
         >>> Evaluation("mlp", "regression", 9, {"mae": 1.0}, replicates={"mae": [0.8, 1.0, 1.2]}).interval("mae", 0.5)
         (0.9, 1.1)

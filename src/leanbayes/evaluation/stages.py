@@ -1,4 +1,4 @@
-"""The stages of an evaluation: each asks the model one question about some data and gives plain numbers back."""
+"""The stages of an evaluation: each evaluates the model on some data and returns plain numbers and tensors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .progress import Bar
 from .resume import Outcome
 
 SLICE = 64
-"""Data a stage of an attack: what an interruption can cost."""
+"""Data in a stage of an attack; an interruption costs one stage at most."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,7 +62,7 @@ class Evaluator:
         return pred
 
     def stream(self) -> Classification | Regression:
-        """What carries the metrics of the task, empty."""
+        """A new, empty stream of the metrics of the task."""
         if self.likelihood.task == "regression":
             return Regression(levels=self.levels)
         return Classification(**self.binning)
@@ -75,7 +75,7 @@ class Evaluator:
 
 
 def known_data(evaluator: Evaluator, loader: Any, *, scored: bool) -> Outcome:
-    """Is it right, and does it know: the metrics, curves and points of the test data; scores of doubt where wanted."""
+    """The metrics, curves and points of the test data; scored: out-of-domain scores, too."""
     answers, scores, coverage = evaluator.stream(), Points(), Coverage()
     count, seconds, engine, mark = 0, 0.0, "", Fingerprint()
     for inputs, targets in feed.labelled(loader):
@@ -105,7 +105,7 @@ def known_data(evaluator: Evaluator, loader: Any, *, scored: bool) -> Outcome:
 
 
 def other_data(evaluator: Evaluator, name: str, loader: Any) -> Outcome:
-    """How much does it doubt data of another kind: one score of each sort a datum."""
+    """The out-of-domain scores of every datum of another data set."""
     points = Points()
     for batch in feed.stream(loader):
         inputs, _ = batches.split(batch)
@@ -118,7 +118,7 @@ def other_data(evaluator: Evaluator, name: str, loader: Any) -> Outcome:
 def corrupted_data(
     evaluator: Evaluator, loader: Any, name: str, severity: int, config: Corruptions, pixels: Pixels
 ) -> Outcome:
-    """Does it hold up when the images are spoilt: the metrics of one corruption at one severity."""
+    """The metrics under one corruption at one severity."""
     answers, count = evaluator.stream(), 0
     for inputs, targets in feed.labelled(corrupted(feed.stream(loader), name, severity, config, pixels)):
         pred = evaluator.predict(inputs)
@@ -137,7 +137,7 @@ def corrupted_data(
 
 
 def attacked_data(evaluator: Evaluator, loader: Any, config: Attack, pixels: Pixels) -> Iterator[tuple[str, Any]]:
-    """Does it hold up when somebody pushes: names and works, one a slice of the data."""
+    """Yield the name and the work of each stage of an attack, one for every slice of the data."""
     for start, inputs, targets in feed.slices(loader, SLICE, config.limit):
 
         def work(start: int = start, inputs: Any = inputs, targets: Any = targets) -> Outcome:
@@ -161,16 +161,15 @@ def attacked_data(evaluator: Evaluator, loader: Any, config: Attack, pixels: Pix
 
 
 def work_of_attack(config: Attack, samples: int) -> float:
-    """What an attack on one datum costs, in predictions of one: in every iteration a pass forth and back, and one more.
-
-    A pass back takes about twice the time of one forth.
+    """The cost of an attack on one datum, in predictions of one: an iteration has a forward and a backward pass (about
+    twice as expensive), and a prediction.
     """
-    asked = config.evaluate_samples or config.samples
-    return config.iterations * (3 * config.samples + asked) / samples
+    predicted = config.evaluate_samples or config.samples
+    return config.iterations * (3 * config.samples + predicted) / samples
 
 
 def scaled_data(evaluator: Evaluator, held_out: Any, loader: Any) -> Outcome:
-    """What one temperature, fitted to held-out data, does for the test data."""
+    """The metrics of the test data at the temperature that is fitted to held-out data."""
     options = {key: evaluator.options[key] for key in ("samples", "seed", "mean_only")}
     found, likelihood = temperature.held_out(
         evaluator.model, held_out, task=evaluator.likelihood, **options, progress=False
@@ -218,7 +217,7 @@ def add(answers: Classification | Regression, pred: Predictive, targets: Any, st
 
 
 def _points(evaluator: Evaluator, answers: Classification | Regression) -> dict[str, Tensor]:
-    """A few scalars a datum. The pixels of a segmentation are not data: they stand and fall with their image."""
+    """A few scalars a datum; none for a segmentation, whose pixels are not independent."""
     return {} if evaluator.likelihood.task == "segmentation" else answers.points()
 
 

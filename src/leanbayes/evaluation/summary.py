@@ -1,4 +1,4 @@
-"""From the outcomes of all stages to the Evaluation: pure arithmetic on a few scalars a point."""
+"""The Evaluation from the outcomes of all stages: arithmetic on a few scalars a point."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from .stages import Evaluator
 def findings(
     name: str, evaluator: Evaluator, wanted: Options, outcomes: dict[str, Outcome], history: list[dict[str, Any]]
 ) -> Evaluation:
-    """Everything that was found about one model."""
+    """The evaluation of one model."""
     test = outcomes["test data"]
     points, inside = _part(test, "points/"), _part(test, "scores/")
     outside = {label: outcomes[f"ood {label}"].tensors for label in wanted.ood}
@@ -73,8 +73,8 @@ def findings(
     )
 
 
-def selective(points: dict[str, Tensor], wished: tuple[float, ...]) -> tuple[dict[str, float], dict[str, Any]]:
-    """Answer only when sure: AURC, and for each accuracy one may wish for the threshold and the share of data left.
+def selective(points: dict[str, Tensor], accuracies: tuple[float, ...]) -> tuple[dict[str, float], dict[str, Any]]:
+    """Selective prediction: AURC, and for each accuracy the threshold that gives it, and the coverage.
 
     >>> import torch
     >>> points = {"confidence": torch.tensor([0.9, 0.8, 0.7]), "correct": torch.tensor([1.0, 1.0, 0.0])}
@@ -84,7 +84,7 @@ def selective(points: dict[str, Tensor], wished: tuple[float, ...]) -> tuple[dic
     """
     curve = risk_coverage(points["confidence"], points["correct"])
     metrics = {"aurc": curve.aurc(), "eaurc": curve.eaurc()}
-    for accuracy in wished:
+    for accuracy in accuracies:
         threshold, share = curve.at_accuracy(accuracy)
         metrics[f"selective.coverage.{accuracy:g}"] = share
         metrics[f"selective.threshold.{accuracy:g}"] = threshold if share else math.nan
@@ -110,7 +110,7 @@ def _replicates(
 def _corruption(
     evaluator: Evaluator, wanted: Options, outcomes: dict[str, Outcome], points: dict[str, Tensor]
 ) -> tuple[dict[str, float], list[dict[str, Any]], dict[str, float]]:
-    """The metrics, the cells, and what the same data gave before they were spoilt."""
+    """The metrics, the cells, and the metrics of the same data before they were corrupted."""
     cells = [outcome.values for outcome in outcomes.values() if "severity" in outcome.values]
     test = outcomes["test data"].values
     if len(points["correct"]) == test["count"]:

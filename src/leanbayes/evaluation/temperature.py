@@ -1,4 +1,4 @@
-"""Temperature scaling: one number, fitted to held-out data, that makes a network as sure as it has reason to be."""
+"""Temperature scaling: dividing the logits by one number, fitted to held-out data, to calibrate a classifier."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def fit_temperature(logits: Tensor, targets: Tensor) -> float:
     For one sample this is Guo et al. 2017, section 4.2, and convex in 1/T. The average over samples need not be, so 25
     temperatures from 0.01 to 100 are tried, evenly in log T, and the best is refined between its neighbours (Brent's
     method) to 1e-4 of T or better. Where the best is an end of that range it is returned with a warning: held-out
-    data that are all right have none but 0, and logits that tell nothing of the targets infinity. 1 where no other
-    temperature is better.
+    data that are all classified correctly have their best at 0, logits without information at infinity. 1 where no
+    other temperature is better.
 
-    logits: (S, N, C), or (N, C) for one sample. targets: labels (N,), or what several people said (N, C), as in
+    logits: (S, N, C), or (N, C) for one sample. targets: labels (N,), or the labels of several annotators (N, C), as in
     `human`: the cross-entropy to that is then the NLL.
 
     >>> logits = torch.tensor([[4.0, 0.0]] * 4)
@@ -49,7 +49,7 @@ def fit_temperature(logits: Tensor, targets: Tensor) -> float:
     """
     require("scipy", "evaluation", "fit_temperature")
     if not isinstance(logits, Tensor) or not bool(torch.isfinite(logits).all()):
-        checks.finite(logits, "logits")  # says which; the doubles it makes are not needed otherwise
+        checks.finite(logits, "logits")  # to name the entry; the doubles it makes are not needed otherwise
     if logits.ndim not in (2, 3) or (logits.ndim == 3 and not len(logits)):
         raise EvaluationError(
             f"logits: expected shape (samples, N, classes) or (N, classes), received {tuple(logits.shape)}; "

@@ -1,4 +1,4 @@
-"""Comparing the time of several things: they take turns, so that a slow spell of the machine hits all of them."""
+"""Comparing the time of several things: they take turns, so that a slow phase of the machine affects all of them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Brier score, and what it is made of: calibration, what the forecasts tell apart, and what nobody could know."""
+"""The Brier score, and its decomposition into reliability, resolution and uncertainty."""
 
 from __future__ import annotations
 

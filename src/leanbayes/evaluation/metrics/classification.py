@@ -1,4 +1,4 @@
-"""Is it right, and how much did it believe so: accuracy, NLL, Brier score, and the stream that carries them all."""
+"""Accuracy and NLL, and the stream that computes all classification metrics batch by batch."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ class Classification:
 
     It keeps means; bins of the top label and of every class; four float32 a point (`points`), of at most 2^24 points;
     and for bins of equal mass the probabilities themselves, as long as they are no more than 2^24 (64 MB), or
-    histograms of them beyond (see `columns.Columns`). `notes` says where either limit was met.
+    histograms of them beyond (see `columns.Columns`). `notes` tells where either limit was reached.
 
     bins, min_count, adaptive: the binning of ece and mce (`calibration.reliability`). The class-wise errors and the
     decomposition of the Brier score take as many bins and drop none; classwise_l2 has 15 by definition.
-    targets: labels, or what several people said (`human`): hard metrics then take what most of them said.
+    targets: labels, or those of several annotators (`human`): other metrics then take the majority label.
 
     >>> import torch
     >>> stream = Classification(min_count=0)
