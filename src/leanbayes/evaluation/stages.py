@@ -119,21 +119,11 @@ def corrupted_data(
     evaluator: Evaluator, loader: Any, name: str, severity: int, config: Corruptions, pixels: Pixels
 ) -> Outcome:
     """The metrics under one corruption at one severity."""
-    answers, count = evaluator.stream(), 0
-    for inputs, targets in feed.labelled(corrupted(feed.stream(loader), name, severity, config, pixels)):
-        pred = evaluator.predict(inputs)
-        add(answers, pred, targets, count)
-        count += len(pred)
+    answers, count = _streamed(evaluator, corrupted(feed.stream(loader), name, severity, config, pixels))
     checks.nonempty(count, f"{name} at severity {severity}")
     metrics = answers.compute()
-    return Outcome(
-        {
-            "corruption": name,
-            "severity": severity,
-            "count": count,
-            **{k: metrics[k] for k in ("accuracy", "nll", "ece")},
-        }
-    )
+    chosen = {key: metrics[key] for key in ("accuracy", "nll", "ece")}
+    return Outcome({"corruption": name, "severity": severity, "count": count, **chosen})
 
 
 def attacked_data(evaluator: Evaluator, loader: Any, config: Attack, pixels: Pixels) -> Iterator[tuple[str, Any]]:
@@ -175,11 +165,7 @@ def scaled_data(evaluator: Evaluator, held_out: Any, loader: Any) -> Outcome:
         evaluator.model, held_out, task=evaluator.likelihood, **options, progress=False
     )
     evaluator.bar.advance(feed.length(held_out) or 0)
-    answers, count = evaluator.stream(), 0
-    for inputs, targets in feed.labelled(loader):
-        pred = evaluator.predict(inputs, likelihood)
-        add(answers, pred, targets, count)
-        count += len(pred)
+    answers, _ = _streamed(evaluator, loader, likelihood)
     metrics = answers.compute()
     values = {"temperature": found, **{f"scaled.{key}": metrics[key] for key in ("nll", "ece", "brier")}}
     return Outcome({"metrics": values, "reliability": answers.curves()["reliability"]})
@@ -203,6 +189,16 @@ def costs(evaluator: Evaluator, inputs: Any) -> Outcome:
         notes.append(f"The cost could not be counted: {error}")
     times, how = latency(lambda x: predict(evaluator.model, x, task=evaluator.likelihood, **evaluator.options), inputs)
     return Outcome({"cost": found | times, "latency": how, "notes": notes})
+
+
+def _streamed(evaluator: Evaluator, loader: Any, likelihood: Likelihood | None = None) -> tuple[Any, int]:
+    """The stream that has been given the predictions of all data, and the number of data."""
+    answers, count = evaluator.stream(), 0
+    for inputs, targets in feed.labelled(loader):
+        pred = evaluator.predict(inputs, likelihood)
+        add(answers, pred, targets, count)
+        count += len(pred)
+    return answers, count
 
 
 def add(answers: Classification | Regression, pred: Predictive, targets: Any, start: int) -> None:

@@ -7,6 +7,9 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
 
 def in_turns(work: Mapping[str, Callable[[], Any]], turns: int) -> dict[str, list[float]]:
     """Seconds of each, turn by turn; a first turn, which pays for memory and code that are new, is not counted.
@@ -23,6 +26,20 @@ def in_turns(work: Mapping[str, Callable[[], Any]], turns: int) -> dict[str, lis
             if turn:
                 seconds[name].append(time.perf_counter() - began)
     return seconds
+
+
+def training_step(
+    model: nn.Module, optimizer: Optimizer, x: Tensor, y: Tensor, loss: Callable[[Tensor, Tensor], Tensor]
+) -> Callable[[], None]:
+    """A whole training step as a function; loss: of outputs and targets."""
+
+    def step() -> None:
+        model.train()
+        optimizer.zero_grad(set_to_none=True)
+        loss(model(x), y).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return step
 
 
 def times_as_long(others: Sequence[float], own: Sequence[float]) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -142,6 +143,15 @@ def finite(values: Tensor, name: str, start: int = 0) -> Tensor:
             f"look at this datum, or leave it out"
         )
     return values
+
+
+def mean_of(
+    name: str, each: Callable[[Tensor, Tensor], Tensor], probs: Tensor, targets: Tensor, ignore_index: int | None
+) -> float:
+    """The mean over data of ``each(probs, labels)``, whose inputs are checked; name: of the metric, for messages."""
+    p, y = classification(probs, targets, ignore_index=ignore_index)
+    nonempty(len(y), name)
+    return float(each(p, y).mean())
 
 
 def nonempty(count: int, what: str) -> None:

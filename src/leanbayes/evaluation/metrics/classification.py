@@ -29,9 +29,7 @@ def accuracy(probs: Tensor, targets: Tensor, *, ignore_index: int | None = None)
     >>> accuracy(torch.tensor([[0.9, 0.1], [0.4, 0.6]]), torch.tensor([0, 0]))
     0.5
     """
-    p, y = checks.classification(probs, targets, ignore_index=ignore_index)
-    checks.nonempty(len(y), "accuracy")
-    return float(correct_each(p, y).mean())
+    return checks.mean_of("accuracy", correct_each, probs, targets, ignore_index)
 
 
 def nll(probs: Tensor, targets: Tensor, *, ignore_index: int | None = None) -> float:
@@ -44,9 +42,7 @@ def nll(probs: Tensor, targets: Tensor, *, ignore_index: int | None = None) -> f
     >>> round(nll(torch.tensor([[0.5, 0.5], [0.0, 1.0]]), torch.tensor([0, 1])), 4)
     0.3466
     """
-    p, y = checks.classification(probs, targets, ignore_index=ignore_index)
-    checks.nonempty(len(y), "nll")
-    return float(nll_each(p, y).mean())
+    return checks.mean_of("nll", nll_each, probs, targets, ignore_index)
 
 
 # Per-datum forms, (N, C) and (N,) to (N,): inputs are checked already, so that a stream checks a batch only once.

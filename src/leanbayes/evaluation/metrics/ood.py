@@ -28,11 +28,7 @@ def auroc(inside: Tensor, outside: Tensor, *, positive: Positive = "ood") -> flo
     >>> auroc(torch.tensor([0.1, 0.4]), torch.tensor([0.3, 0.9]))
     0.75
     """
-    require("sklearn", "evaluation", "auroc")
-    from sklearn.metrics import roc_auc_score
-
-    truth, scores = labelled(inside, outside, positive)
-    return float(roc_auc_score(truth, scores))
+    return float(_ranking("auroc").roc_auc_score(*labelled(inside, outside, positive)))
 
 
 def aupr(inside: Tensor, outside: Tensor, *, positive: Positive = "ood") -> float:
@@ -44,11 +40,7 @@ def aupr(inside: Tensor, outside: Tensor, *, positive: Positive = "ood") -> floa
     >>> aupr(torch.tensor([0.1, 0.2]), torch.tensor([0.8, 0.9]))
     1.0
     """
-    require("sklearn", "evaluation", "aupr")
-    from sklearn.metrics import average_precision_score
-
-    truth, scores = labelled(inside, outside, positive)
-    return float(average_precision_score(truth, scores))
+    return float(_ranking("aupr").average_precision_score(*labelled(inside, outside, positive)))
 
 
 def fpr95(inside: Tensor, outside: Tensor, *, positive: Positive = "ood", recall: float = 0.95) -> float:
@@ -60,11 +52,8 @@ def fpr95(inside: Tensor, outside: Tensor, *, positive: Positive = "ood", recall
     >>> fpr95(torch.tensor([0.1, 0.2, 0.5, 0.6]), torch.tensor([0.5, 0.9]))
     0.5
     """
-    require("sklearn", "evaluation", "fpr95")
-    from sklearn.metrics import roc_curve
-
     truth, scores = labelled(inside, outside, positive)
-    false, true, _ = roc_curve(truth, scores, drop_intermediate=False)
+    false, true, _ = _ranking("fpr95").roc_curve(truth, scores, drop_intermediate=False)
     return float(false[np.argmax(true >= recall)])  # rates rise along the curve, so the first is the smallest
 
 
@@ -170,6 +159,14 @@ def labelled(inside: Tensor, outside: Tensor, positive: Positive) -> tuple[np.nd
     scores = torch.cat([inside.cpu(), outside.cpu()]).numpy()
     truth = np.r_[np.zeros(len(inside), dtype=int), np.ones(len(outside), dtype=int)]
     return (truth, scores) if positive == "ood" else (1 - truth, -scores)
+
+
+def _ranking(name: str) -> Any:
+    """scikit-learn's metrics, if it is installed; name: of the function that needs them."""
+    require("sklearn", "evaluation", name)
+    from sklearn import metrics
+
+    return metrics
 
 
 def _per_datum(values: Tensor) -> Tensor:

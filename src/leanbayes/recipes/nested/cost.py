@@ -23,7 +23,7 @@ import leanbayes as lb
 from ..experiment import Cell, Experiment
 from ..jobs import Jobs
 from ..results import Measured
-from ..timing import in_turns, times_as_long
+from ..timing import in_turns, times_as_long, training_step
 from .networks import SETUPS, NestedSetup
 
 PAPER: dict[str, dict[str, float]] = {
@@ -79,15 +79,9 @@ def _step(setup: NestedSetup, model: Any) -> Callable[[], None]:
     data = setup.training.load()
     x, y = (part[: setup.training.batch_size] for part in data.train.tensors)
     elbo = lb.ELBO("classification", num_data=len(data.train))
-    chosen = setup.training.optimizer(model)
-
-    def step() -> None:
-        model.train()
-        chosen.zero_grad(set_to_none=True)
-        elbo(model, model(x), y).loss.backward()
-        chosen.step()
-
-    return step
+    return training_step(
+        model, setup.training.optimizer(model), x, y, lambda out, target: elbo(model, out, target).loss
+    )
 
 
 def _prediction(setup: NestedSetup, model: Any, name: str) -> Callable[[], None]:

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 import leanbayes as lb
 
@@ -28,7 +29,7 @@ from ..experiment import Cell, Experiment
 from ..figures.charts import lines
 from ..jobs import Jobs
 from ..results import Measured
-from ..timing import in_turns, times_as_long
+from ..timing import in_turns, times_as_long, training_step
 from .networks import SparseSetup, SparseTraining, digits, lenet, published, resnet
 
 
@@ -105,13 +106,10 @@ def _stepper(training: SparseTraining, batch: int) -> tuple[Callable[[], None], 
     chosen = training.optimizer(model)
     x, y = (part[:batch] for part in data.train.tensors)
 
-    def step() -> None:
-        chosen.zero_grad(set_to_none=True)
-        loss = F.cross_entropy(model(x), y) + training.kl_weight * lb.kl_sum(model) / len(data.train)
-        loss.backward()
-        chosen.step()
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(outputs, targets) + training.kl_weight * lb.kl_sum(model) / len(data.train)
 
-    return step, model, chosen, x
+    return training_step(model, chosen, x, y, loss), model, chosen, x
 
 
 FIGURE = lines("Cost by density", "density", ("x dense VI", "share of bytes"), ("sparse subspace",), log=True)
