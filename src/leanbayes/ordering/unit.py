@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -41,7 +42,7 @@ class Draw(Site):
 
     def cycle(self, balanced: bool | None = None, alone: bool = True) -> int | None:
         """After how many samples nothing new comes: 1 where every width is set. Otherwise there is none."""
-        return 1 if self.units and all(unit.width for unit in self.units) else None
+        return 1 if self.units and all(unit.width or unit.free for unit in self.units) else None
 
     def noise(self, generator: torch.Generator | None = None) -> Tensor:
         """Standard Gumbel numbers, (nodes,): one network a sample."""
@@ -94,8 +95,9 @@ class OrderingUnit(nn.Module):
         which sets narrows): at set widths, and at widths drawn from fixed tails. Learned ones need the outputs of
         dropped channels for their gradient.
 
-    width: how many nodes are kept, 0 to sample. limit: how many there are to sample from (see `truncate_`).
-    rescale: whether a set width multiplies what it keeps by its keep probability (B.2). All three are host state, which
+    width: how many nodes are kept, 0 to sample. free: where none is set, whether only training samples, and everything
+    else runs at full width. limit: how many there are to sample from (see `truncate_`).
+    rescale: whether a set width multiplies what it keeps by its keep probability (B.2). All four are host state, which
     a pass reads without waiting for a device; they are part of the state_dict.
 
     >>> from leanbayes.convert.channels import Group
@@ -135,7 +137,7 @@ class OrderingUnit(nn.Module):
         self.hard, self.per_sample, self.share, self.legacy = hard, per_sample, share, legacy
         self.skip, self.narrows = skip, False
         self.tail_weight, self.width_penalty = tail_weight, width_penalty
-        self.width, self.limit, self.rescale = 0, steps.nodes, False
+        self.width, self.limit, self.rescale, self.free = 0, steps.nodes, False, True
         self.logits: nn.Parameter | None = None
         if learned:
             self.logits = nn.Parameter(keep_logits(log_beta).detach().clone())
@@ -155,6 +157,13 @@ class OrderingUnit(nn.Module):
     def nodes(self) -> int:
         """K."""
         return self.steps.nodes
+
+    @property
+    def kept(self) -> int:
+        """How many nodes a pass keeps as things are; 0 where it draws them."""
+        if self.width or not (context.mean_only or (self.free and not self.training)):
+            return self.width
+        return self.limit
 
     def tails(self) -> Tensor:
         """log beta_j, (K,); what lies beyond the limit is never drawn."""
@@ -185,8 +194,8 @@ class OrderingUnit(nn.Module):
         """How many nodes this pass keeps, where it can leave the others out; None where it has to mask them."""
         if not self.narrows or self.rescale:
             return None
-        if self.width or context.mean_only:
-            return self.width or self.limit
+        if kept := self.kept:
+            return kept
         if self.logits is not None or not self.hard or self.per_sample:
             return None
         try:
@@ -235,8 +244,7 @@ class OrderingUnit(nn.Module):
 
     def _nodes(self, x: Tensor) -> Tensor | None:
         """z, (K,) or (batch, K); None for all ones."""
-        if self.width or context.mean_only:
-            kept = self.width or self.limit
+        if kept := self.kept:
             if kept == self.nodes and not self.rescale:
                 return None
             z = (torch.arange(self.nodes, device=x.device) < kept).to(self.log_prior)
@@ -259,18 +267,27 @@ class OrderingUnit(nn.Module):
 
     # A pass branches on these: as buffers on a GPU, reading them would wait for the device in every layer.
     def get_extra_state(self) -> Tensor:
-        return torch.tensor([self.width, self.limit, int(self.rescale)])
+        return torch.tensor([self.width, self.limit, int(self.rescale), int(self.free), *self.steps.of])
 
     def set_extra_state(self, state: Tensor) -> None:
-        width, limit, rescale = (int(value) for value in state)
+        width, limit, rescale, *more = (int(value) for value in state)
+        free, *of = more or [
+            False
+        ]  # version 0.1 drew widths unless told otherwise, and had channels in their own order
+        if of and sorted(of) != sorted(self.steps.of):
+            raise ConversionError(f"'{self.name}': expected {self.steps.groups} ordered groups, received others")
         if not (0 <= width <= limit <= self.nodes and limit >= 1):
             raise ConversionError(f"'{self.name}': expected a width of at most {self.nodes} nodes, received {width}")
-        self.width, self.limit, self.rescale = width, limit, bool(rescale)
+        self.width, self.limit, self.rescale, self.free = width, limit, bool(rescale), bool(free)
+        self.steps = replace(
+            self.steps, of=tuple(of or (self.steps.of if self.group.constraints else sorted(self.steps.of)))
+        )
+        self.node_of.copy_(torch.tensor(self.steps.node_of))
 
     def extra_repr(self) -> str:
         """What is ordered, and how."""
         tails = "fixed" if self.logits is None else "learned"
-        now = f"{self.width} of {self.nodes} nodes" if self.width else "sampled"
+        now = f"{self.width} of {self.nodes} nodes" if self.width else "full" if self.free else "sampled"
         return f"'{self.name}', groups={self.steps.groups}, base={self.steps.base}, tails {tails}, width {now}"
 
 

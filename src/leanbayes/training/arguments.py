@@ -15,6 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from .. import checks
 from ..errors import ConfigError, TrainingError
 from ..files import writable_kind
+from ..kl import random_weights
 from .callbacks import Callback, EarlyStopping
 from .elbo import ELBO
 
@@ -39,7 +40,9 @@ def make_optimizer(given: Any, model: nn.Module, elbo: ELBO, lr: float) -> Optim
             given.add_param_group({"params": missing})
         return given
     if given is None:
-        return torch.optim.Adam([*own, *noise], lr=lr)
+        # one number that all data determine: it may move faster than the weights
+        groups = [{"params": own}, {"params": noise, "lr": 10 * lr}]
+        return torch.optim.Adam([group for group in groups if group["params"]], lr=lr)
     if isinstance(given, type) and issubclass(given, Optimizer):
         return given([*own, *noise], lr=lr)  # type: ignore[call-arg]
     made = given([*own, *noise]) if callable(given) and not isinstance(given, type) else given
@@ -49,6 +52,15 @@ def make_optimizer(given: Any, model: nn.Module, elbo: ELBO, lr: float) -> Optim
             f"received {checks.short(made)}"
         )
     return made
+
+
+def default_kl_weight(model: nn.Module, num_data: int) -> float:
+    """1 where there are as many data as random weights, and data / weights where there are fewer.
+
+    The KL then counts at most as much as its mean over the weights, in nats per datum. At a weight of 1, the ELBO
+    itself, the prior of a network with far more weights than data outweighs the data (Wenzel et al., 2020).
+    """
+    return min(1.0, num_data / max(random_weights(model), 1))
 
 
 def make_scheduler(given: Any, optimizer: Optimizer, every: str) -> LRScheduler | None:
