@@ -20,12 +20,14 @@ GROUPS = {
     "training": (
         "Training",
         "fit follow ELBO kl_sum warmup recalibrate_ Callback callbacks EarlyStopping CoordinateDescent Transition "
+        "parameter_groups",
+        "SGD",
         "NaturalGradientSGD",
     ),
     "prediction": ("Prediction", "predict Predictive using"),
     "evaluation": (
         "Evaluation",
-        "evaluate Evaluation evaluate_each compare Comparison calibrate_ Pixels Corruptions Attack kappa",
+        "evaluate Evaluation evaluate_each compare Comparison calibrate_ conformalize_ Pixels Corruptions Attack kappa",
     ),
     "deployment": (
         "Deployment",

@@ -73,7 +73,13 @@ def from_dict(data: Any) -> Any:
         raise ConfigError(f"{data['kind']}: {error}") from error
 
 
-_HOMES = ("priors", "evaluation.configs", "evaluation.pixels", "training.schedules")  # of configs that are no methods
+_HOMES = (
+    "priors",
+    "conformal.config",
+    "evaluation.configs",
+    "evaluation.pixels",
+    "training.schedules",
+)  # of configs that are no methods
 
 
 def _announce() -> None:

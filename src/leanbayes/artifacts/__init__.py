@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from .. import _version, config, container, likelihoods
 from ..checks import short
+from ..conformal.config import Conformal
 from ..convert import record
 from ..convert.apply import bayesianize_
 from ..convert.slicing import resize_, sizes
@@ -66,6 +67,8 @@ def save(
         "conversions": {name: config.to_dict(method) for name, method in record.conversions(bare).items()},
         "likelihood": said if task is not None else None if found is None else found.likelihood,
         **({"temperatures": found.temperatures} if found is not None and found.temperatures else {}),
+        **({} if found is None or found.conformal is None else {"conformal": config.to_dict(found.conformal)}),
+        **({"classes": list(found.classes)} if found is not None and found.classes else {}),
         **({"sliced": cut} if (cut := sizes(bare)) else {}),
         "aliases": aliases,
         "metadata": _plain(metadata),
@@ -95,6 +98,8 @@ def load(path: str | os.PathLike[str], *, into: nn.Module, allow_nonfinite: bool
     methods = _methods(document, where)
     likelihood = _likelihood(document, where)
     temperatures = _temperatures(document, where)
+    conformal = _conformal(document, where)
+    classes = _classes(document, where)
     aliases = _ties(document, tensors, where)
     check_training(document, {name: {"shape": tensor.shape} for name, tensor in tensors.items()}, where)
     check_counts(methods, [*tensors, *aliases], where)
@@ -108,9 +113,10 @@ def load(path: str | os.PathLike[str], *, into: nn.Module, allow_nonfinite: bool
         if not allow_nonfinite:
             check_finite(have, full, where)
         bare.load_state_dict(full, strict=True)
-        if likelihood is not None or record.get(bare) is not None:
-            record.ensure(bare).likelihood = likelihood
-            record.ensure(bare).temperatures = temperatures
+        if likelihood is not None or classes or record.get(bare) is not None:
+            known = record.ensure(bare)
+            known.likelihood, known.temperatures = likelihood, temperatures
+            known.conformal, known.classes = conformal, classes
     return into
 
 
@@ -170,6 +176,26 @@ def _temperatures(document: dict[str, Any], where: str) -> dict[str, float]:
     if not fine:
         raise ArtifactError(f"{where}: expected a mapping of temperatures above 0, received {data!r:.60}")
     return {name: float(value) for name, value in data.items()}
+
+
+def _conformal(document: dict[str, Any], where: str) -> Conformal | None:
+    if (data := document.get("conformal")) is None:
+        return None
+    try:
+        found = config.from_dict(data)
+    except Exception as error:  # whatever an ill-made config stumbles over
+        raise ArtifactError(f"{where}: conformal: {error}") from error
+    if not isinstance(found, Conformal):
+        raise ArtifactError(f"{where}: conformal: expected what conformalize_ found, received {data['kind']!r:.60}")
+    return found
+
+
+def _classes(document: dict[str, Any], where: str) -> tuple[str, ...]:
+    """Their names; files without have none."""
+    data = document.get("classes", [])
+    if not isinstance(data, list) or not all(isinstance(name, str) for name in data):
+        raise ArtifactError(f"{where}: expected a list of names as 'classes', received {data!r:.60}")
+    return tuple(data)
 
 
 def _convert(model: nn.Module, methods: dict[str, Any], elements: int, where: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import nn
 
+from ..conformal.config import Conformal
 from ..layers.contract import BayesianLayer
 from ..method import Method
 from .implementation import implementation
@@ -23,10 +24,18 @@ class Record:
     """likelihood: what the outputs mean, in JSON form, once a model has been fitted (see `leanbayes.likelihoods`).
 
     temperatures: those of widths that were calibrated (see `leanbayes.compress.width`).
+    conformal: the thresholds of prediction sets or intervals (see `leanbayes.conformalize_`).
+    classes: what the classes are called.
     """
 
     likelihood: dict[str, Any] | None = None
     temperatures: dict[str, float] = field(default_factory=dict)
+    conformal: Conformal | None = None
+    classes: tuple[str, ...] = ()
+
+    def trained(self, likelihood: dict[str, Any] | None) -> None:
+        """Training is over: the outputs mean this, and what was found out about the network before holds no more."""
+        self.likelihood, self.conformal = likelihood, None
 
     def callbacks(self, model: nn.Module) -> list[Any]:
         """The callbacks of every method in the model, each method once."""

@@ -14,6 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -60,7 +61,8 @@ class Watched(batches.Watching):
         for batch in feed.stream(self.watched):
             for name, value in leaves(batch, ""):
                 shape = tuple(value.shape) if isinstance(value, Tensor) else ()
-                digest.update(f"{name} {getattr(value, 'dtype', '')} {shape};".encode())
+                dtype = value.dtype if isinstance(value, (Tensor, np.ndarray, np.generic)) else ""
+                digest.update(f"{name} {dtype} {shape};".encode())
                 add_bytes(digest, value)
             mark = digest.hexdigest()
             if count < len(self._marks) or self._whole:

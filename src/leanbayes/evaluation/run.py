@@ -12,6 +12,7 @@ from torch import nn
 
 from .. import batches, checks, config, feed
 from ..batches import accept
+from ..convert import record
 from ..errors import EvaluationError
 from ..prediction import resolve_task
 from . import arguments, stages
@@ -182,6 +183,8 @@ def _identity(evaluator: Evaluator, loader: Any, wanted: Options) -> tuple[dict[
         )
     }
     options = {**evaluator.options, **evaluator.binning, "levels": list(evaluator.levels), **configs}
+    if (found := record.get(evaluator.model)) is not None and found.conformal is not None:
+        options["conformal"] = config.to_dict(found.conformal)
     same = identity(evaluator.model, evaluator.meaning, options, data)
     return same, {name: Watched(held, name) for name, held in data.items()}
 

@@ -18,6 +18,7 @@ from ..prediction import Predictive, predict
 from . import temperature
 from .attack import perturb
 from .configs import Attack, Corruptions
+from .conformalize import Coverage
 from .corruption import corrupted
 from .latency import latency
 from .metrics import checks, ood as out_of_domain
@@ -75,7 +76,7 @@ class Evaluator:
 
 def known_data(evaluator: Evaluator, loader: Any, *, scored: bool) -> Outcome:
     """Is it right, and does it know: the metrics, curves and points of the test data; scores of doubt where wanted."""
-    answers, scores = evaluator.stream(), Points()
+    answers, scores, coverage = evaluator.stream(), Points(), Coverage()
     count, seconds, engine, mark = 0, 0.0, "", Fingerprint()
     for inputs, targets in feed.labelled(loader):
         mark.add(inputs, targets)
@@ -84,13 +85,15 @@ def known_data(evaluator: Evaluator, loader: Any, *, scored: bool) -> Outcome:
         seconds += time.perf_counter() - began
         engine = pred.engine
         add(answers, pred, targets, count)
+        coverage.update(pred, targets)
         if scored:
             scores.update(**_scores(pred, count, "test data"))
         count += len(pred)
     checks.nonempty(count, "loader")
+    covered, by_class = coverage.compute()
     values = {
-        "metrics": answers.compute(),
-        "curves": answers.curves(),
+        "metrics": answers.compute() | covered,
+        "curves": answers.curves() | by_class,
         "notes": answers.notes() if isinstance(answers, Classification) else [],
         "count": count,
         "seconds": seconds / count,

@@ -7,6 +7,7 @@ process that imports the same code.
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import functools
 import hashlib
@@ -150,7 +151,7 @@ class _Digest:
         self.add_class(type(value))
         if isinstance(value, (types.ModuleType, types.BuiltinFunctionType)):
             self.tell(_name(value))
-        elif self.depth < _DEEPEST and (not _known(type(value)) or hasattr(value, "__dataclass_fields__")):
+        elif self.depth < _DEEPEST and (not _known(type(value)) or dataclasses.is_dataclass(value)):
             self.depth += 1
             slots = [s for c in type(value).__mro__ for s in _texts(vars(c).get("__slots__", ())) if hasattr(value, s)]
             self.add({**{s: getattr(value, s) for s in slots}, **getattr(value, "__dict__", {})})

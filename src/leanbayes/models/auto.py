@@ -50,14 +50,7 @@ def fitting(name: str, data: DataSet, outputs: int | None = None) -> dict[str, A
         )
     channels, *sides = data.input_shape
     options: dict[str, Any] = {"num_classes": outputs, "in_channels": channels}
-    if name in (
-        "convnet",
-        "lenet5",
-        "mobilenet_v2",
-        "vgg11_bn",
-        "vgg_like",
-        "vgg_small",
-    ):  # the others pool whatever is left
+    if name in SQUARE:
         if sides[0] != sides[1]:
             raise ConfigError(f"model: {name} reads square images, {data.name} has {sides[0]}x{sides[1]}; choose mlp")
         options["image_size"] = sides[0]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from typing import Any, Self
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,7 @@ class Posterior(Site):
     has_mean: False where the mean is zero by construction, so that inference at the means is meaningless.
     gaussian: True where elements are independent Gaussians, so that local reparameterisation and Flipout apply.
     is_sparse: True where it has weights at some places of the tensor only (`leanbayes.posteriors.sparse`).
+    scales: the parameters that set its spread, and how much each changes where log sigma changes by 1.
     keep: None, or a mask of `shape` after pruning: where it is False the weight is exactly 0, not a random variable.
 
     A subclass gives `like`, `mean`, `std`, `noise`, `sample` and `log_prob`, each `masked` where it has been pruned.
@@ -29,6 +31,7 @@ class Posterior(Site):
         "means to extract; save the model and predict with samples"
     )
     is_sparse: bool = False
+    scales: ClassVar[Mapping[str, float]] = {}
     keep: Tensor | None
 
     def __init__(self) -> None:
@@ -87,6 +90,10 @@ class Posterior(Site):
     def log_prob(self, w: Tensor) -> Tensor:
         """log q(w), elementwise."""
         raise NotImplementedError
+
+    def log_scale(self) -> Tensor | None:
+        """The logarithm of the spread that `scales` set (log sigma, log sqrt(alpha)); None where nothing sets it."""
+        return None
 
     def snr(self) -> Tensor:
         """Signal to noise, |E w| / std, elementwise: what survives a budget.

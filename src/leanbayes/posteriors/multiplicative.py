@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self, get_args
+from collections.abc import Mapping
+from typing import ClassVar, Literal, Self, get_args
 
 import torch
 from torch import Tensor
@@ -26,6 +27,8 @@ class MultiplicativeGaussian(FactorisedGaussian):
     >>> q.std.detach(), q.log_alpha.shape
     (tensor([[3., 4.]]), torch.Size([1, 1]))
     """
+
+    scales: ClassVar[Mapping[str, float]] = {"log_alpha": 2.0}
 
     def __init__(self, loc: Tensor, log_alpha: Tensor) -> None:
         super().__init__()
@@ -74,6 +77,10 @@ class MultiplicativeGaussian(FactorisedGaussian):
     def variance(self) -> Tensor:
         """alpha theta^2, not by way of |theta|: smooth everywhere."""
         return torch.exp(self.log_alpha) * self.mean.square()
+
+    def log_scale(self) -> Tensor:
+        """log sqrt(alpha)."""
+        return 0.5 * self.log_alpha
 
     def sample(self, noise: Tensor | None = None) -> Tensor:
         """theta (1 + sqrt(alpha) noise), differentiable in theta at 0 too."""

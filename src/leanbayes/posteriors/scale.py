@@ -38,6 +38,15 @@ def rho_from_std(std: Tensor) -> Tensor:
     return std + torch.log(-torch.expm1(-std))
 
 
+def log_std_from_rho(rho: Tensor) -> Tensor:
+    """log softplus(rho), elementwise; rho itself where sigma is too small for the dtype.
+
+    >>> log_std_from_rho(torch.tensor([-200.0, 0.0]))
+    tensor([-200.0000,   -0.3665])
+    """
+    return torch.where(rho < -_LINEAR_ABOVE, rho, std_from_rho(rho.clamp_min(-_LINEAR_ABOVE)).log())
+
+
 def rho_like(w: Tensor, std: float | Tensor) -> Tensor:
     """The rho of a std for every element of w: its shape, device, dtype and memory format.
 

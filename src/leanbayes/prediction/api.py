@@ -125,7 +125,11 @@ def predict(
                     parts[-1] = _on_cpu(parts[-1])
     if not parts:
         raise DataError("expected at least one datum, received none")
-    return join(parts)
+    found = get(model)
+    if found is None:
+        return join(parts)
+    same = found.conformal is not None and found.conformal.likelihood == str(meaning)
+    return dataclasses.replace(join(parts), conformal=found.conformal if same else None, classes=found.classes)
 
 
 def _average(

@@ -162,6 +162,14 @@ def split_parameters(model: nn.Module, endings: tuple[str, ...]) -> tuple[list[n
     return [p for p in model.parameters() if id(p) not in known], named
 
 
+def reset_(model: nn.Module) -> nn.Module:
+    """The model with all its parameters newly initialised."""
+    for module in model.modules():
+        if hasattr(module, "reset_parameters"):
+            module.reset_parameters()  # type: ignore[operator]
+    return model
+
+
 def shift_and_mirror(batch: list[tuple[Tensor, Tensor]], pad: int = 4) -> tuple[Tensor, Tensor]:
     """A batch of images, each shifted by up to `pad` pixels either way (zeros come in) and half of them mirrored."""
     inputs = torch.stack([image for image, _ in batch])

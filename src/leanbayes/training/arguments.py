@@ -18,10 +18,15 @@ from ..files import writable_kind
 from ..kl import random_weights
 from .callbacks import Callback, EarlyStopping
 from .elbo import ELBO
+from .parameter_groups import parameter_groups
 
 
-def make_optimizer(given: Any, model: nn.Module, elbo: ELBO, lr: float) -> Optimizer:
+def make_optimizer(
+    given: Any, model: nn.Module, elbo: ELBO, lr: float = 1e-3, scale_lr: float | None = None
+) -> Optimizer:
     """Adam, or the optimiser that a class, a function of the parameters or an instance stands for.
+
+    The first two are given the scales of posteriors as groups of their own.
 
     A learned noise level belongs to the likelihood, not to the model: an instance is given it as one more group.
     """
@@ -39,12 +44,13 @@ def make_optimizer(given: Any, model: nn.Module, elbo: ELBO, lr: float) -> Optim
         if missing := [p for p in noise if id(p) not in known]:
             given.add_param_group({"params": missing})
         return given
-    if given is None:
-        # one number that all data determine: it may move faster than the weights
-        groups = [{"params": own}, {"params": noise, "lr": 10 * lr}]
-        return torch.optim.Adam([group for group in groups if group["params"]], lr=lr)
-    if isinstance(given, type) and issubclass(given, Optimizer):
-        return given([*own, *noise], lr=lr)  # type: ignore[call-arg]
+    if given is None or (isinstance(given, type) and issubclass(given, Optimizer)):
+        if given is torch.optim.LBFGS:  # takes no groups
+            return given([*own, *noise], lr=lr)
+        groups = parameter_groups(model, lr=lr, scale_lr=scale_lr)
+        if noise:  # one number that all data determine: it may move faster than the weights
+            groups.append({"params": noise, "lr": 10 * lr})
+        return (given or torch.optim.Adam)(groups, lr=lr)
     made = given([*own, *noise]) if callable(given) and not isinstance(given, type) else given
     if not isinstance(made, Optimizer):
         raise ConfigError(

@@ -35,7 +35,7 @@ class Following:
             for handle in self.handles:
                 handle.remove()
             raise
-        record.ensure(state.model).likelihood = elbo.likelihood.to_dict()
+        record.ensure(state.model).trained(elbo.likelihood.to_dict())
 
     def stop(self) -> None:
         """Training is over: let go of model, loss and optimiser."""
@@ -54,7 +54,7 @@ class Following:
         if self.begun and torch.is_grad_enabled():
             outputs = named["outputs"] if "outputs" in named else inputs[1]
             self.seen += len(batches.output_tensor(outputs)) * _processes()
-            self.state.terms = Terms(terms.loss.detach(), terms.nll.detach(), terms.kl.detach(), terms.kl_weight)
+            self.state.terms = terms.detached()
 
     def _backward_done(self, optimizer: Optimizer, *call: Any) -> None:
         if self.begun:
@@ -113,6 +113,6 @@ def follow(
     if total_steps is not None:
         check_integers(total_steps=total_steps)
     own = hooks.check(callbacks)
-    make_optimizer(optimizer, model, elbo, 1.0)  # checks it, and adds the noise level
+    make_optimizer(optimizer, model, elbo)  # checks it, and adds the noise level
     state = hooks.State(model, optimizer, total_steps=total_steps)
     return Following(state, elbo, [*hooks.callbacks(model), *own])

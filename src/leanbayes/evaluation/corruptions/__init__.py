@@ -108,7 +108,7 @@ def _function(name: str) -> Callable[..., Any]:
     from importlib import import_module
 
     room = next(room for room, inside in _ROOMS.items() if name in inside)
-    function: Callable[..., Any] = getattr(import_module(f".{room}", __name__), name)
+    function: Callable[..., Any] = vars(import_module(f".{room}", __name__))[name]
     return function
 
 

@@ -173,7 +173,7 @@ def check_binning(bins: int, min_count: int) -> None:
 
 
 def _defined(curve: Reliability, name: str) -> float:
-    value: float = getattr(curve, name)()
+    value = curve.ece() if name == "ece" else curve.mce()
     if math.isnan(value):
         raise EvaluationError(
             f"{name}: expected at least one bin with {curve.min_count} data or more, the fullest has "

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Self
+from collections.abc import Mapping
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -33,6 +34,8 @@ class TruncatedLogNormal(Posterior):
     >>> q.mean.detach(), q.sample(torch.tensor([0.5, 1.0])).detach()
     (tensor([0.9946, 0.9946]), tensor([0.9955, 1.0000]))
     """
+
+    scales: ClassVar[Mapping[str, float]] = {"loc": 1.0, "log_std": 1.0}
 
     def __init__(self, loc: Tensor, log_std: Tensor, low: float = LOW) -> None:
         super().__init__()
@@ -70,6 +73,10 @@ class TruncatedLogNormal(Posterior):
     @property
     def std(self) -> Tensor:
         return self.masked((self._log_moment(1).exp() / self._snr()).to(self.dtype))
+
+    def log_scale(self) -> Tensor:
+        """log of the spread of log theta."""
+        return self.log_std
 
     def snr(self) -> Tensor:
         """E theta / std theta; channels below 1 can go (Neklyudov et al., 2017)."""

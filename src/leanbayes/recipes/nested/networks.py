@@ -33,7 +33,7 @@ from ...evaluation.metrics.ood import aupr, auroc
 from ...methods.nested import WEIGHTS
 from ..experiment import Cell
 from ..results import Metrics
-from ..training import ROWS, Training, network_cell
+from ..training import ROWS, Training, network_cell, reset_
 
 NESTED = ("BN3", "FN3")
 
@@ -68,10 +68,7 @@ class NestedTraining(Training):
         if self.keep < 1:
             lb.truncate_(model, self.keep)
         small = lb.extract(model, width=self.width)
-        for module in small.modules():
-            if hasattr(module, "reset_parameters"):
-                module.reset_parameters()  # type: ignore[operator]
-        return small
+        return reset_(small)
 
     def optimizer(self, model: nn.Module) -> Optimizer:
         """Adam, or SGD with the authors' natural gradients (nested dropout: plain ones)."""

@@ -41,6 +41,7 @@ from ...methods.patch import norms
 from ..experiment import Cell, Experiment, Results, grid
 from ..figures.patch import regression
 from ..jobs import Jobs
+from ..paper import printed
 from ..results import Measured, Metrics, Point, Row
 from .density import TAU, ceiling, quality, standard_error
 from .splits import Split, Task, splits_of
@@ -82,46 +83,6 @@ SETUPS = {
         (*SMALL, *(replace(t, epochs=4000, splits=PUBLISHED.get(t.data, 20)) for t in LARGE)), 10_000
     ),
 }
-# RMSE and its standard error (table 12), log predictive density and its standard error (table 13)
-PAPER: dict[str, dict[str, tuple[float, float, float, float]]] = {
-    "uci/boston": {
-        "ECMP": (3.48, 0.18, -2.65, 0.05), "EMP": (3.56, 0.22, -2.70, 0.07),
-        "dropout": (3.97, 0.26, -2.92, 0.11), "ensemble": (4.29, 0.27, -2.81, 0.07),
-    },
-    "uci/concrete": {
-        "ECMP": (5.61, 0.14, -3.46, 0.07), "EMP": (5.64, 0.15, -3.59, 0.08),
-        "dropout": (7.06, 0.19, -4.60, 0.14), "ensemble": (8.81, 0.15, -5.09, 0.13),
-    },
-    "uci/energy": {
-        "ECMP": (1.35, 0.06, -2.19, 0.01), "EMP": (1.24, 0.04, -2.15, 0.01),
-        "dropout": (2.63, 0.05, -2.42, 0.01), "ensemble": (3.40, 0.31, -2.58, 0.03),
-    },
-    "uci/kin8nm": {
-        "ECMP": (0.08, 0.0, -2.07, 0.0), "EMP": (0.08, 0.0, -2.07, 0.0),
-        "dropout": (0.08, 0.0, -2.07, 0.0), "ensemble": (0.08, 0.0, -2.07, 0.0),
-    },
-    "uci/naval": {
-        "ECMP": (0.0, 0.0, -2.07, 0.0), "EMP": (0.0, 0.0, -2.07, 0.0),
-        "dropout": (0.01, 0.0, -2.07, 0.0), "ensemble": (0.01, 0.0, -2.07, 0.0),
-    },
-    "uci/power": {
-        "ECMP": (4.24, 0.05, -2.95, 0.02), "EMP": (4.29, 0.05, -2.99, 0.02),
-        "dropout": (4.07, 0.04, -2.90, 0.01), "ensemble": (4.04, 0.04, -2.87, 0.01),
-    },
-    "uci/protein": {
-        "ECMP": (1.95, 0.06, -2.26, 0.01), "EMP": (2.00, 0.07, -2.27, 0.01),
-        "dropout": (2.01, 0.07, -2.27, 0.01), "ensemble": (2.24, 0.06, -2.33, 0.01),
-    },
-    "uci/wine": {
-        "ECMP": (0.60, 0.02, -2.09, 0.0), "EMP": (0.62, 0.02, -2.09, 0.0),
-        "dropout": (0.63, 0.01, -2.09, 0.0), "ensemble": (0.88, 0.06, -2.14, 0.01),
-    },
-    "uci/yacht": {
-        "ECMP": (1.59, 0.23, -2.25, 0.02), "EMP": (1.60, 0.28, -2.22, 0.05),
-        "dropout": (12.90, 1.26, -10.79, 1.66), "ensemble": (29.48, 5.14, -5.24, 0.36),
-    },
-}  # fmt: skip
-COLUMNS = ("rmse", "rmse SE", "lpd", "lpd SE")
 
 
 def cells(preset: str) -> Iterator[Cell]:
@@ -133,8 +94,7 @@ def cells(preset: str) -> Iterator[Cell]:
         key |= {"schedule": asdict(setup.schedule), "components": COMPONENTS, "tau": TAU}
         key |= {"rates": list(setup.rates)} if method == "dropout" else {}
         key |= {"starts": setup.starts, "settled": PASSES} if method in PATCHED else {}
-        known = PAPER.get(task.data, {}).get(method)
-        paper = dict(zip(COLUMNS, known, strict=True)) if known else {}
+        paper = printed("patch-regression", task.data, method)
         yield Cell(task.data, method, task.epochs, key, partial(_piece, task, method, setup), seeds=None, paper=paper)
 
 
@@ -218,7 +178,7 @@ def fit(
     sizes = sorted({len(split.x) for split in data})
     for size in sizes:
         mine = [number for number, split in enumerate(data) if len(split.x) == size]
-        x, y = (torch.stack([getattr(data[number], name) for number in mine]) for name in ("x", "y"))
+        x, y = torch.stack([data[number].x for number in mine]), torch.stack([data[number].y for number in mine])
         own = [models[number] for number in mine]
         stack = stacked(own)
         train(stack, x, y, schedule, tell=_progress(schedule.epochs, len(mine), tell))

@@ -25,7 +25,7 @@ import leanbayes as lb
 
 from ...costs import cost, training_bytes
 from ..experiment import Cell, Experiment
-from ..figures.sparse import lines
+from ..figures.charts import lines
 from ..jobs import Jobs
 from ..results import Measured
 from ..timing import in_turns, times_as_long

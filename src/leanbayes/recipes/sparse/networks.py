@@ -141,6 +141,14 @@ class SparseSetup:
         method = Rigl(density=density, interval=self.interval, **fresh)  # type: ignore[arg-type]
         return self._with(method, stem=None)
 
+    def compared(self, density: float) -> tuple[tuple[str, float, SparseTraining], ...]:
+        """The methods of a comparison: name, density and training."""
+        return (
+            ("dense VI", 1.0, self.dense()),
+            ("RigL", density, self.rigl(density)),
+            ("sparse subspace", density, self.subspace(density)),
+        )
+
     def variational_dropout(self) -> SparseTraining:
         """Under its own objective: the KL in full in the end."""
         method = VariationalDropout(log_alpha=-5.0)

@@ -35,7 +35,7 @@ from ..experiment import Cell, Experiment
 from ..figures import transition
 from ..jobs import Jobs
 from ..results import Measured, Metrics
-from ..training import Training, linear_decay
+from ..training import Training, linear_decay, reset_
 from .measures import accuracy, procedures, swapped_accuracy
 from .networks import Line, cell, checkpoint_options
 
@@ -221,10 +221,8 @@ def _head(network: nn.Module, layer: str, affine: bool) -> nn.Module:
     fresh = OrderedDict((name, copy.deepcopy(children[name])) for name in names)
     for name, module in fresh.items():
         if isinstance(module, nn.BatchNorm1d):
-            fresh[name] = module = nn.BatchNorm1d(module.num_features, affine=affine)
-        if hasattr(module, "reset_parameters"):
-            module.reset_parameters()  # type: ignore[operator]
-    return nn.Sequential(fresh)
+            fresh[name] = nn.BatchNorm1d(module.num_features, affine=affine)
+    return reset_(nn.Sequential(fresh))
 
 
 def _at_means(model: nn.Module, inputs: Tensor, data: DataSet) -> float:
