@@ -78,6 +78,7 @@ _HOMES = (
     "conformal.config",
     "evaluation.configs",
     "evaluation.pixels",
+    "latents.config",
     "training.schedules",
 )  # of configs that are no methods
 

@@ -22,6 +22,8 @@ class Sparse(Posterior):
 
     is_sparse = True
     index: Tensor
+    goal: int | None = None
+    """How many slots training is to leave, where there are more."""
 
     def __init__(self, loc: Tensor, index: Tensor, shape: torch.Size) -> None:
         super().__init__()
@@ -85,7 +87,25 @@ class Sparse(Posterior):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         if isinstance(index := state_dict.get(prefix + "index"), Tensor):
             _check_index(index, self._shape.numel(), ArtifactError, prefix + "index: ")
+            if index.ndim == 1 and len(index) != len(self.index):
+                self._fit_to(len(index))
+                self.goal = None
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+    @torch.no_grad()
+    def take_(self, slots: Tensor) -> None:
+        """Keep these slots alone, (m,); the parameters stay the same objects."""
+        for p in self._parameters.values():
+            if p is not None:
+                p.data, p.grad = p.data[slots], None
+        self.index = self.index[slots]
+
+    def _fit_to(self, count: int) -> None:
+        """Have so many slots, whose values come from elsewhere."""
+        for p in self._parameters.values():
+            if p is not None:
+                p.data, p.grad = p.data.new_zeros(count), None
+        self.index = self.index.new_zeros(count)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, active={len(self.index)} ({self.density:.1%})"

@@ -14,6 +14,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from .. import checks
 from ..errors import ConfigError, TrainingError
 from ..files import writable_kind
+from ..kl import random_weights
 from .callbacks import EarlyStopping
 from .elbo import ELBO
 from .parameter_groups import parameter_groups
@@ -46,10 +47,8 @@ def make_optimizer(
         if given is torch.optim.LBFGS:  # takes no groups
             return given([*own, *noise], lr=lr)
         groups = parameter_groups(model, lr=lr, scale_lr=scale_lr)
-        if noise and groups and "scales" not in groups[0]:
-            groups[0]["params"] += noise
-        elif noise:
-            groups.append({"params": noise})
+        if noise:  # one number that all data determine: it may move faster than the weights
+            groups.append({"params": noise, "lr": 10 * lr})
         return (given or torch.optim.Adam)(groups, lr=lr)
     made = given([*own, *noise]) if callable(given) and not isinstance(given, type) else given
     if not isinstance(made, Optimizer):
@@ -58,6 +57,15 @@ def make_optimizer(
             f"received {checks.short(made)}"
         )
     return made
+
+
+def default_kl_weight(model: nn.Module, num_data: int) -> float:
+    """1 where there are as many data as random weights, and data / weights where there are fewer.
+
+    The KL then counts at most as much as its mean over the weights, in nats per datum. At a weight of 1, the ELBO
+    itself, the prior of a network with far more weights than data outweighs the data (Wenzel et al., 2020).
+    """
+    return min(1.0, num_data / max(random_weights(model), 1))
 
 
 def make_scheduler(given: Any, optimizer: Optimizer, every: str) -> LRScheduler | None:

@@ -25,7 +25,7 @@ from .elbo import Terms
 from .history import History, Journal, plain
 from .job import Job, Step, Sums
 from .progress import Bar
-from .validate import check_validation, validate
+from .validate import check_validation, start_noise, validate
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -86,6 +86,7 @@ class Run:
                     files.remove_leftovers(path)  # of runs that were killed while they wrote
             watch = None
             if stored is None:
+                start_noise(self)
                 watch = scales.Watch(job.model, job.optimizer)
                 snapshot.begin(self)
             else:
@@ -238,7 +239,7 @@ class Run:
             "lr": float(self.job.optimizer.param_groups[0]["lr"]),
         }
         if self.val is not None:
-            row |= self.validate(self.val.epoch(0), self.job.val_samples, self._sum_over_processes)
+            row |= self.validate(self.val.epoch(0), self.job.val_samples, self.sum_over_processes)
         return row | {"seconds": round(time.perf_counter() - started, 3)}
 
     def validate(
@@ -268,7 +269,8 @@ class Run:
         else:
             self.job.scheduler.step()
 
-    def _sum_over_processes(self, sums: Tensor) -> Tensor:
+    def sum_over_processes(self, sums: Tensor) -> Tensor:
+        """A tensor, summed over all processes."""
         if self.fabric.world_size == 1:
             return sums
         # Single precision where the device has no other; counts are exact in it up to 2^24.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 from .. import batches, sampling
 from ..errors import DataError
 from ..eval_mode import undisturbed
-from ..likelihoods import Likelihood
+from ..likelihoods import Likelihood, Regression
 from . import rng
 from .callbacks import check_monitors
 from .data import Feed
@@ -81,6 +82,19 @@ def validate(
     return row
 
 
+def start_noise(run: Run, count: int = 16) -> None:
+    """Start a noise level that is learned at the residuals of the model as it is, on the first batches.
+
+    From 1 it would take thousands of steps to where it belongs, if targets are not of that size.
+    """
+    meaning = run.job.elbo.likelihood
+    if isinstance(meaning, Regression) and meaning.starts_at_residuals:
+        with _unread(run, run.feed):
+            found = run.validate(itertools.islice(run.feed.epoch(0), count), 1, run.sum_over_processes)
+        if math.isfinite(found["val_rmse"]):
+            meaning.start_at(torch.tensor(found["val_rmse"]))
+
+
 def check_validation(run: Run) -> None:
     """Validate on the first batch, and check the number that early stopping monitors, before the first step.
 
@@ -98,13 +112,20 @@ def check_validation(run: Run) -> None:
             names.extend(run.validate(seen, samples=1))
 
     if (val := run.val) is not None:
-        generators = val.generators()
-        states = [rng.state_of(generator) for generator in generators]
-        with rng.preserved(run.fabric.device):
+        with _unread(run, val):
             run.check_everywhere(lambda: check(val))
-        for generator, state in zip(generators, states, strict=True):
-            rng.set_state(generator, state)
     check_monitors(run.job.callbacks, names)
+
+
+@contextlib.contextmanager
+def _unread(run: Run, feed: Feed) -> Iterator[None]:
+    """Run a block that reads from a feed, then put all generators back, those of a sampler of the user's as well."""
+    generators = feed.generators()
+    states = [rng.state_of(generator) for generator in generators]
+    with rng.preserved(run.fabric.device):
+        yield
+    for generator, state in zip(generators, states, strict=True):
+        rng.set_state(generator, state)
 
 
 def _prediction(likelihood: Likelihood, output: Tensor) -> Tensor:
