@@ -21,7 +21,8 @@ from ..turns import training
 from . import arguments, callbacks as hooks, checkpoint as files, data, history
 from .elbo import ELBO
 from .history import History
-from .loop import Job, Run
+from .job import Job
+from .loop import Run
 from .recalibrate import needs_whole_draws, recalibrate_
 from .schedules import Schedule
 
