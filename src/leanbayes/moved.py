@@ -39,6 +39,7 @@ MODULES = {
     "methods.ordered": "methods.nested.config",
     "methods.point": "methods.patch.config",
     "methods.rigl": "methods.sparse.config",
+    "methods.sparse.alternation": "methods.sparse.mask_updates",
     "methods.sparse_subspace": "methods.sparse.config",
     "methods.sparse_training": "methods.sparse.config",
     "posteriors.assignment": "methods.patch.assignment",
@@ -55,7 +56,7 @@ MODULES = {
     "train.growth": "methods.sparse.growth",
     "train.mixing": "methods.patch.mixing",
     "train.slots": "methods.sparse.optimizer_state",
-    "train.subspace": "methods.sparse.alternation",
+    "train.subspace": "methods.sparse.mask_updates",
     "train.transition": "methods.variance.transition",
     "undisturbed": "eval_mode",
 }

@@ -20,7 +20,7 @@ from ...posteriors.scale import rho_from_std, rho_like, std_from_rho
 from ...posteriors.sparse import Sparse, SparsePoint, largest
 from ..mean_field.implementation import fresh
 from . import allocation
-from .alternation import Alternation
+from .mask_updates import Alternation
 from .config import Rigl, SparseSubspace, SparseTraining
 from .criteria import removal_score
 from .posterior import SparseGaussian

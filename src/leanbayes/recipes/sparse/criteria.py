@@ -25,7 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...methods.sparse.alternation import replacement_rate
+from ...methods.sparse.mask_updates import replacement_rate
 from ...methods.sparse.config import REMOVALS, SparseSubspace
 from ...methods.sparse.criteria import removal_score
 from ...methods.sparse.posterior import SparseGaussian
