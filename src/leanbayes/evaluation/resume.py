@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from .. import batches, container, feed, files
 from .._version import __version__
-from ..artifacts.target import check_target
 from ..errors import ArtifactError
 from ..fingerprint import add_bytes, add_tensor, leaves
 from .structure import structure
@@ -117,13 +116,13 @@ class Stages:
     def __init__(
         self, path: str | os.PathLike[str] | None, identity: dict[str, Any], data: Collection[Watched] = ()
     ) -> None:
-        self.path = None if path is None else Path(container.name_of(path))
+        self.path = None if path is None else Path(files.name_of(path))
         self.identity: dict[str, Any] = json.loads(json.dumps(identity))  # as it will be read back: tuples are lists
         self.outcomes: dict[str, Outcome] = {}
         self.data = data
         if self.path is None:
             return
-        check_target(self.path)
+        files.check_target(self.path)
         if not self.path.exists():
             self._write()  # a path that cannot be written is found now, not after an hour
             return

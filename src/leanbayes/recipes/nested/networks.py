@@ -134,7 +134,7 @@ class NestedSetup:
         if kind == "FN3":
             fixed = lb.NestedDropout(**size, tails="uniform")  # type: ignore[arg-type]
             return {self.stem: None, self.ordered: fixed, "*": None}
-        return {self.stem: None, "*": lb.VariationalDropout() if kind == "SVB" else random}
+        return {self.stem: None, "*": lb.VariationalDropout(log_alpha=-5.0) if kind == "SVB" else random}
 
     def of(self, kind: str, width: float = 1.0) -> NestedTraining:
         """The training of a kind of network, at a width if it is trained alone."""

@@ -115,7 +115,7 @@ def network(method: str, features: int, hidden: int, rate: float = 0.0) -> nn.Se
     """A new network of a method: plain for "vanilla" and the members of "ensemble"."""
     if method == "mean-field":
         model = nn.Sequential(nn.Linear(features, hidden), nn.ReLU(), nn.Linear(hidden, 1))
-        lb.bayesianize_(model, lb.MeanField())
+        lb.bayesianize_(model, lb.MeanField(std=0.02, prior=lb.Normal()))
         return model
     first, second = nn.BatchNorm1d(features), nn.BatchNorm1d(hidden)
     for norm in (first, second):

@@ -107,7 +107,7 @@ class Overlaps:
     def after_backward(self, state: State) -> None:
         """Before the step: what is removed after it is not there any more for callbacks that come later."""
         method, step = self.method, state.step + 1
-        if step % method.interval or state.total_steps is None:
+        if step % (method.interval or 100) or state.total_steps is None:
             return
         rate = replacement_rate(method.schedule, method.replacement, step, method.until * state.total_steps)
         layers = [q for q in state.model.modules() if isinstance(q, SparseGaussian)]

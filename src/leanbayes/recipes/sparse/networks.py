@@ -151,7 +151,7 @@ class SparseSetup:
 
     def variational_dropout(self) -> SparseTraining:
         """Under its own objective: the KL in full in the end."""
-        method = VariationalDropout()
+        method = VariationalDropout(log_alpha=-5.0)
         training = self._own_objective(self._with(method, stem=method), fast=1e-2)
         return replace(training, lr=3e-3) if self._short else training
 

@@ -25,7 +25,7 @@ from .networks import FOUR, Line, lenet, small, table, vgg
 
 def lines(preset: str) -> dict[str, Line]:
     """The rows of a preset by name."""
-    variance = lb.Variance()
+    variance = lb.Variance(log_alpha=-5.0)
     if preset == "smoke":
         return {
             "dropout": Line(small({"4": lb.Dropout(0.5)}), samples=4),

@@ -117,8 +117,10 @@ def training(setup: AttackSetup, family: str) -> Training:
     methods: dict[str, Method] = {}
     if family == "variance":
         run = replace(run, options={**run.options, **setup.options}, lr_scale=setup.lr_scale)
-        methods = {n: Ensemble(members, m) if isinstance(m, Variance) else m for n, m in setup.variance.items()}
-    return replace(run, methods={**methods, "*": Ensemble(members)}, epochs=members * run.epochs)
+        methods = {
+            n: Ensemble(members, m, init="fresh") if isinstance(m, Variance) else m for n, m in setup.variance.items()
+        }
+    return replace(run, methods={**methods, "*": Ensemble(members, init="fresh")}, epochs=members * run.epochs)
 
 
 def measured(setup: AttackSetup, family: str, jobs: Jobs, seed: int) -> Measured:
