@@ -48,6 +48,7 @@ MODULES = {
     "posteriors.mixture": "methods.patch.mixture",
     "predict.procedures": "prediction.phase_transition",
     "predict.worth": "evaluation.sample_efficiency",
+    "recipes.figures.sparse": "recipes.figures.charts",
     "report.again": "report.reproduce_command",
     "report.words": "report.summary_text",
     "report.words_compared": "report.summary_text_compared",

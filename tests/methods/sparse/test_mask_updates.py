@@ -15,8 +15,8 @@ from torch import nn
 import leanbayes as lb
 from leanbayes.errors import TrainingError
 from leanbayes.methods.sparse import growth, optimizer_state
-from leanbayes.methods.sparse.mask_updates import replacement_rate
 from leanbayes.methods.sparse.growth import Activation
+from leanbayes.methods.sparse.mask_updates import replacement_rate
 from leanbayes.posteriors.scale import std_from_rho
 from leanbayes.sampling import using
 from leanbayes.training.callbacks import State, notify
