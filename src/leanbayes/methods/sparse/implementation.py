@@ -22,7 +22,7 @@ from ...posteriors.sparse import Sparse, SparsePoint, largest
 from ...priors import EmpiricalNormal
 from ..mean_field.implementation import fresh, relative_std
 from . import allocation
-from .alternation import Alternation
+from .mask_updates import Alternation
 from .config import Rigl, SparseSubspace, SparseTraining
 from .criteria import removal_score
 from .posterior import SparseGaussian

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..experiment import Cell, Experiment
-from ..figures.sparse import lines
+from ..figures.charts import lines
 from .networks import EXTRACTOR, SETUPS, cells
 
 _QUARTERS = (0.25, 0.5, 0.75, 1.0)
