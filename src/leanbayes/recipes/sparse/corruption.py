@@ -20,7 +20,7 @@ from ..experiment import Cell, Experiment
 from ..figures.sparse import lines
 from ..results import Measured, Metrics
 from .measures import predicted, scores
-from .networks import SparseSetup, digits, lenet, published, resnet
+from .networks import SparseSetup, digits, lenet, mlp, published
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ SETUPS: dict[str, tuple[CorruptedSetup, ...]] = {
     "smoke": (
         CorruptedSetup(digits(), density=0.1, limit=60, names=("gaussian_noise", "contrast"), severities=(1, 5)),
     ),
-    "cpu": (CorruptedSetup(lenet()), CorruptedSetup(resnet(seeds=1))),
+    "cpu": (CorruptedSetup(mlp()), CorruptedSetup(lenet(seeds=1))),
     "paper": (
         CorruptedSetup(published(), limit=10_000),
         CorruptedSetup(published("cifar100"), density=0.1, limit=10_000),
