@@ -141,9 +141,17 @@ class SparseSetup:
         method = Rigl(density=density, interval=self.interval, **fresh)  # type: ignore[arg-type]
         return self._with(method, stem=None)
 
+    def compared(self, density: float) -> tuple[tuple[str, float, SparseTraining], ...]:
+        """The methods of a comparison: name, density and training."""
+        return (
+            ("dense VI", 1.0, self.dense()),
+            ("RigL", density, self.rigl(density)),
+            ("sparse subspace", density, self.subspace(density)),
+        )
+
     def variational_dropout(self) -> SparseTraining:
         """Under its own objective: the KL in full in the end."""
-        method = VariationalDropout()
+        method = VariationalDropout(log_alpha=-5.0)
         training = self._own_objective(self._with(method, stem=method), fast=1e-2)
         return replace(training, lr=3e-3) if self._short else training
 
