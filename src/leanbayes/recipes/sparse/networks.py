@@ -215,7 +215,7 @@ def resnet(**changes: Any) -> SparseSetup:
 
 def _short(model: str, options: dict[str, Any], **changes: Any) -> SparseSetup:
     training = SparseTraining("fashion-mnist", model, options, epochs=8, lr=0.05, limit=10_000, kl_weight=0.1)
-    return replace(SparseSetup(training, prior=0.3, std=0.01, interval=25, samples=10), **changes)
+    return replace(SparseSetup(training, prior=0.3, std=0.01, interval=25, seeds=2, samples=10), **changes)
 
 
 def published(data: str = "cifar10", **changes: Any) -> SparseSetup:
