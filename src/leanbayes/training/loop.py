@@ -25,6 +25,7 @@ from .elbo import Terms
 from .history import History, Journal, plain
 from .job import Job, Step, Sums
 from .progress import Bar
+from .unused import Unused
 from .validate import check_validation, start_noise, validate
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Run:
         named = (*job.model.named_parameters(), *job.elbo.named_parameters())
         self.trained = {name: p for name, p in named if id(p) in stepped}
         self.finite_at_start = guard.finite(self.trained.values())
+        self.unused = Unused(job.model, self.trained)
         self.fixed = self.free = {}
         if job.checkpoint is not None:  # as they are before anything moves
             self.fixed, self.free = settings.must_match(self), settings.may_differ(self)
@@ -84,10 +86,9 @@ class Run:
             for path in (job.checkpoint, job.log):
                 if first and path is not None:
                     files.remove_leftovers(path)  # of runs that were killed while they wrote
-            watch = None
+            watch = scales.Watch(job.model, job.optimizer)
             if stored is None:
                 start_noise(self)
-                watch = scales.Watch(job.model, job.optimizer)
                 snapshot.begin(self)
             else:
                 snapshot.restore(self, stored)
@@ -98,7 +99,7 @@ class Run:
                     self._epoch(bar)
                     journal.append(self.history.last)
                 notify(job.callbacks, "fit_end", self.state)
-                if watch is not None and first:  # a run that is continued has not seen the start
+                if stored is None and first:  # a run that is continued has not seen the start
                     watch.warn(self.state.step)
             finally:
                 journal.close()
@@ -161,7 +162,8 @@ class Run:
         before = rng.capture_torch(fabric.device)
         self.optimizer.zero_grad()
         try:
-            terms: Terms = self.module(inputs, targets)
+            with self.unused.shapes():
+                terms: Terms = self.module(inputs, targets)
         except (TypeError, ValueError, RuntimeError) as error:
             if (why := guard.batch_at_fault(job.model, batch, inputs, targets, error)) is not None:
                 raise DataError(why) from error
@@ -183,6 +185,7 @@ class Run:
             norm = fabric.clip_gradients(self.module, self.optimizer, max_norm=job.clip, error_if_nonfinite=False)
         if scaler is None and (norm is None or not bool(torch.isfinite(norm))):  # a scaler skips such steps by itself
             guard.check_gradients(self.trained, self._where(), self._resume_hint())
+        self.unused.gradients()
         return terms, numbers
 
     def _check_parameters(self) -> None:
