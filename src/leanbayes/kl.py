@@ -32,8 +32,8 @@ def kl(q: Posterior, p: Prior, approximation: str | None = None, samples: int | 
     """KL(q || p) = E_q[log q(w) - log p(w)], elementwise, of the shape of q; of a sparse q, that of its active weights.
 
     approximation: a name where the pair has several forms ("molchanov", "kingma", "cui", "exact", "monte carlo" against
-    LogUniform; "monte carlo", "exact" against StudentT); None takes the pair's first. What it is, `kl_kind` says.
-    samples: how many draws a Monte-Carlo estimate takes, 1 unless told; closed forms have no use for it.
+    LogUniform; "monte carlo", "exact" against StudentT); None takes the pair's first. See `kl_kind`.
+    samples: how many draws a Monte-Carlo estimate takes, 1 by default; closed forms ignore it.
 
     >>> from leanbayes.posteriors import Gaussian
     >>> q = Gaussian.from_tensor(torch.tensor([1.0, 2.0]), std=1.0)
@@ -58,7 +58,7 @@ def kl_kind(q: Posterior, p: Prior, approximation: str | None = None) -> Kind:
 
 
 def kl_sum(model: nn.Module) -> Tensor:
-    """The KL of a whole model: every posterior once, however many layers share it, weighed as its layer says.
+    """The KL of a whole model: every posterior once, however many layers share it, with the weight that its layer has.
 
     A layer takes part by a method ``kl_terms()`` yielding (posterior, function that gives its scalar term).
 

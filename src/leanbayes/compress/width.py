@@ -1,4 +1,4 @@
-"""Running a nested network at another width: the same weights, fewer channels, and no copy."""
+"""The widths of nested networks: which there are, and running a network at one without a copy."""
 
 from __future__ import annotations
 
@@ -193,14 +193,14 @@ def _key(found: list[Ordered]) -> str:
 
 
 def _temperature(model: nn.Module, before: str, after: str) -> None:
-    """Remember the temperature of the widths that are left, and take that of the new ones."""
+    """Store the temperature of the widths before, and set that of the widths after."""
     found = record.get(model)
     if found is None or found.likelihood is None or before == after:
         return
-    meaning = likelihoods.from_dict(found.likelihood)
-    if not isinstance(meaning, likelihoods.Categorical):
+    likelihood = likelihoods.from_dict(found.likelihood)
+    if not isinstance(likelihood, likelihoods.Categorical):
         return
     known = found.temperatures
-    if before == "" or meaning.temperature != known.get("", 1.0):  # otherwise it is only passed on
-        known[before] = meaning.temperature
-    found.likelihood = meaning.at(known.get(after, known.get("", 1.0))).to_dict()
+    if before == "" or likelihood.temperature != known.get("", 1.0):  # otherwise it is only passed on
+        known[before] = likelihood.temperature
+    found.likelihood = likelihood.at(known.get(after, known.get("", 1.0))).to_dict()

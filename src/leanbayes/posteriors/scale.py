@@ -1,4 +1,4 @@
-"""Sigma's one home: std = softplus(rho), and the way back.
+"""The parameterisation of standard deviations, std = softplus(rho), and its inverse.
 
 Softplus rather than exp: for a wide weight the step in std does not grow with std itself.
 """

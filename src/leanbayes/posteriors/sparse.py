@@ -8,6 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from .. import moved
 from ..checks import whole_number
 from ..errors import ArtifactError, ConfigError
 from .base import Posterior, as_parameter, check_floating
@@ -137,7 +138,7 @@ class SparsePoint(Sparse):
         return self.loc.new_zeros(self._shape)
 
     def noise(self, generator: torch.Generator | None = None) -> Tensor:
-        """None needed."""
+        """An empty tensor: nothing is drawn."""
         return self.loc.new_empty(0)
 
     def sample(self, noise: Tensor | None = None) -> Tensor:
@@ -149,7 +150,7 @@ class SparsePoint(Sparse):
         return self.active_mean()
 
     def snr(self) -> Tensor:
-        """|loc|, which is all there is to rank by."""
+        """|loc|, so that magnitudes decide what is pruned."""
         return self.mean.abs()
 
 
@@ -172,3 +173,7 @@ def _check_index(index: Tensor, size: int, error: type[Exception], name: str = "
         raise error(f"{name}expected places from 0 to {size - 1}, received {int(index.min())} to {int(index.max())}")
     if len(index.unique()) != len(index):
         raise error(f"{name}expected every place once, {len(index) - len(index.unique())} occur again")
+
+
+def __getattr__(name: str) -> Any:
+    return moved.attribute(__name__, name)

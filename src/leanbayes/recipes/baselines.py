@@ -31,7 +31,7 @@ from .results import Measured, Metrics
 @dataclass(frozen=True)
 class Contestant:
     """A method (or rules), the weight of its KL, the share of training over which that weight rises, how many times as
-    long it is trained, and the widths at which a nested network is asked, a row each.
+    long it is trained, and the widths at which a nested network is evaluated, a row each.
     """
 
     method: Method | Mapping[str, Method] | None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from .. import checks
 from ..errors import ConfigError, TrainingError
 from ..files import writable_kind
 from ..kl import random_weights
-from .callbacks import Callback, EarlyStopping
+from .callbacks import EarlyStopping
 from .elbo import ELBO
 from .parameter_groups import parameter_groups
 
@@ -107,18 +106,6 @@ def make_early_stopping(given: Any, val: Any) -> list[EarlyStopping]:
     return [stopping]
 
 
-def check_integers(**values: Any) -> None:
-    """Each is a whole number of at least 1."""
-    for name, value in values.items():
-        checks.whole_number(name, value)
-
-
-def check_numbers(**values: Any) -> None:
-    """Each is a finite number above 0."""
-    for name, value in values.items():
-        checks.number(name, value, above=0)
-
-
 def as_file(name: str, path: Any) -> Path | None:
     """A path at which a file can be written."""
     if path is None:
@@ -130,16 +117,3 @@ def as_file(name: str, path: Any) -> Path | None:
             + ("in none" if writable_kind(file) else "a directory or a device; add or choose a file name")
         )
     return file
-
-
-def check_monitors(found: list[Any], known: Iterable[str]) -> None:
-    """Refuse an early stopping whose number no row will have.
-
-    A callback with an ``epoch_end`` of its own may add numbers to the row: then the first row decides.
-    """
-    others = [c for c in found if not isinstance(c, EarlyStopping)]
-    if any(getattr(type(c), "epoch_end", Callback.epoch_end) is not Callback.epoch_end for c in others):
-        return
-    for stopping in found:
-        if isinstance(stopping, EarlyStopping):
-            stopping.check(known)

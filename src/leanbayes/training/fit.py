@@ -116,12 +116,15 @@ def fit(
     checks.flag("resume", resume)
     checks.flag("recalibrate", recalibrate)
     checks.flag("progress", progress)
-    arguments.check_integers(epochs=epochs, batch_size=batch_size, val_samples=val_samples)
-    arguments.check_numbers(lr=lr, **({} if clip is None else {"clip": clip}))
+    for name, value in {"epochs": epochs, "batch_size": batch_size, "val_samples": val_samples}.items():
+        checks.whole_number(name, value)
+    checks.number("lr", lr, above=0)
+    if clip is not None:
+        checks.number("clip", clip, above=0)
     if scale_lr is not None:
         checks.number("scale_lr", scale_lr, at_least=0)
     if checkpoint_every is not None:
-        arguments.check_integers(checkpoint_every=checkpoint_every)
+        checks.whole_number("checkpoint_every", checkpoint_every)
     if checkpoint is None and (resume or checkpoint_every is not None):
         raise ConfigError("resume and checkpoint_every: expected a checkpoint as well; pass checkpoint='run.ckpt'")
     if tensorboard is not None:

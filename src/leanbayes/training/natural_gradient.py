@@ -171,7 +171,7 @@ class NaturalGradientSGD(Optimizer):
         taken = state.get("steps", 0)
         norm = x.norm()
         learns = taken < _EAGER or taken % group["update_period"] == 0
-        if learns and not norm.isfinite():  # such a gradient would spoil the estimates for good
+        if learns and not norm.isfinite():  # it would make the estimates NaN for good
             return x
         state["steps"] = taken + 1
         natural = x

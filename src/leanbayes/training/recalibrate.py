@@ -1,4 +1,4 @@
-"""`recalibrate_`: BatchNorm's running statistics, estimated anew where the network they belong to has changed."""
+"""`recalibrate_`: re-estimate the running statistics of BatchNorm layers."""
 
 from __future__ import annotations
 

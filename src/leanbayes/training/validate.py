@@ -16,7 +16,7 @@ from ..errors import DataError
 from ..eval_mode import undisturbed
 from ..likelihoods import Likelihood, Regression
 from . import rng
-from .arguments import check_monitors
+from .callbacks import check_monitors
 from .data import Feed
 from .guard import check_inputs
 from .progress import METRICS
@@ -95,10 +95,10 @@ def start_noise(run: Run, count: int = 16) -> None:
             meaning.start_at(torch.tensor(found["val_rmse"]))
 
 
-def rehearse(run: Run) -> None:
-    """Look at the first batch of `val`, and at what early stopping is to watch, before the first step.
+def check_validation(run: Run) -> None:
+    """Validate on the first batch, and check the number that early stopping monitors, before the first step.
 
-    Generators are as they were, those of a sampler of the user's as well, so that it makes no difference to the run.
+    Random generators, those of a user's sampler included, are put back, so that the run does not depend on it.
     """
     names = ["loss", "nll", "kl", "kl_weight", "lr", "seconds"]
 
@@ -113,7 +113,7 @@ def rehearse(run: Run) -> None:
 
     if (val := run.val) is not None:
         with _unread(run, val):
-            run.together(lambda: check(val))
+            run.check_everywhere(lambda: check(val))
     check_monitors(run.job.callbacks, names)
 
 

@@ -61,3 +61,8 @@ class Ensemble(Method):
             )
         check_choice(self, "init", ("auto", "fresh", "perturb"))
         check_positive(self, "perturbation")
+
+    @property
+    def networks(self) -> int:
+        """The number of members."""
+        return self.members

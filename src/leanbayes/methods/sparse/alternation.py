@@ -1,4 +1,4 @@
-"""The alternation of sparse training: M gradient steps, then the least important weights give way to better places.
+"""The alternation of sparse training: after every M gradient steps the least important weights move to better places.
 
 Algorithm 1 of sparse subspace VI, which RigL shares: removal after the M-th step, addition by the gradient of that
 step's batch. Hooks watch the layers in that step alone; between updates nothing of a layer's dense size exists.
@@ -27,7 +27,7 @@ Growth = tuple[tuple[Tensor, Tensor], Tensor]  # as `best_places` returns it
 
 
 class Rules(Protocol):
-    """What a method says about the weights that move."""
+    """How a method ranks and initialises the weights that move."""
 
     @property
     def config(self) -> SparseTraining:
@@ -200,7 +200,7 @@ class Alternation(Callback):
                 self.handles.append(layer.register_forward_hook(self._seen, with_kwargs=True))
 
     def _seen(self, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
-        """A layer has run: wait for the gradient at its output."""
+        """Called when a layer has run: registers a hook for the gradient at its output."""
         q = _weight(layer)
         if not (torch.is_grad_enabled() and output.requires_grad):
             return
@@ -218,7 +218,7 @@ class Alternation(Callback):
 
     @torch.no_grad()
     def _gather(self, q: Sparse) -> None:
-        """What the dense gradient of a weight says."""
+        """Find the best places for new weights from the dense gradient, or add it to the sums."""
         uses = self.arrived.pop(q)
         pieces = _averaged(gradient_pieces(uses, q.shape, q.dtype))
         if self.addition != "steps":
@@ -229,7 +229,7 @@ class Alternation(Callback):
             total[start : start + len(g)] += g.abs()
 
     def _ask_at_means(self, state: State) -> None:
-        """A second pass over the batch, at the means, which leaves nothing behind but its gradients."""
+        """Compute gradients in a second pass over the batch, at the means; nothing else changes."""
         closure = state.closure
         if closure is None:
             raise TrainingError(

@@ -1,6 +1,6 @@
 """Figure 4 of sparse subspace VI: accuracy, loss and calibration on corrupted test images, by severity.
 
-Averaged over all corruptions that suit the images; severity 0 is the clean part of the test set that the others spoil.
+Averaged over all corruptions that suit the images; severity 0 is the same part of the test set without corruption.
 The paper compares with mBNN and has no table of it; here dense VI and RigL stand beside. The networks are those of
 sparse-accuracy: with the same --resume folder none is trained again.
 """

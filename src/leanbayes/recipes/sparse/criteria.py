@@ -95,7 +95,7 @@ def overlaps(training: SparseTraining, jobs: Jobs, seed: int) -> Measured:
 
 
 class Overlaps:
-    """A callback that asks at every update what each criterion would remove.
+    """A callback that records at every update what each criterion would remove.
 
     seen: the step of every update, and the IoU of each pair by name.
     """

@@ -211,7 +211,7 @@ def resnet(**changes: Any) -> SparseSetup:
     """ResNet-18 at half of its width, with ImageNet's stem, on 20,000 images of CIFAR-10.
 
     That stem makes images an eighth as large on their way: what a step costs would behind
-    the stem for CIFAR pay for a network far too narrow to be asked for 90 % sparsity.
+    the stem for CIFAR pay for a network far too narrow for 90 % sparsity.
     """
     training = SparseTraining(
         "cifar10", "resnet18", {"width": 32}, epochs=8, lr=0.05, limit=20_000, test_limit=5000, augment=True

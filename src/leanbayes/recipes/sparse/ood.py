@@ -1,4 +1,4 @@
-"""Table 3 of sparse subspace VI: telling other data by the entropy of the predictive.
+"""Table 3 of sparse subspace VI: out-of-domain detection by the entropy of the predictive.
 
 AUROC and AUPR, the other data being the positive class. The paper does not say at which sparsity; 95 % (CIFAR-10) and
 90 % (CIFAR-100) are those of its table 2. mBNN is cited. The networks are those of sparse-accuracy: with the same
@@ -20,7 +20,7 @@ from ..results import Metrics
 from .measures import predicted, quality
 from .networks import SparseSetup, digits, lenet, published, resnet
 
-# a setup, its density, the data that its network should doubt, and the most of those data that are looked at
+# a setup, its density, the out-of-domain data, and the most of those data that are looked at
 SETUPS: dict[str, tuple[tuple[SparseSetup, float, tuple[str, ...], int | None], ...]] = {
     "smoke": ((digits(), 0.1, ("not-digits/letters",), None),),
     "cpu": ((lenet(), 0.05, ("mnist",), 5000), (resnet(seeds=1), 0.05, ("svhn",), 2000)),
@@ -45,7 +45,7 @@ def cells(preset: str) -> Iterator[Cell]:
 def measured(
     others: tuple[str, ...], limit: int | None, model: nn.Module, data: DataSet, samples: int, seed: int
 ) -> Metrics:
-    """Quality on the test part, and how well the entropy of the predictive tells each of the other sets."""
+    """Quality on the test part, and how well the entropy of the predictive detects each of the other sets."""
     inside = predicted(model, data.test.tensors[0], samples, seed).entropy
     found = quality(model, data, samples, seed)
     for name in others:

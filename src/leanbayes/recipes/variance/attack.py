@@ -1,7 +1,7 @@
 """Targeted attacks on ensembles (variance networks, figure 2): success rate and entropy, iteration by iteration.
 
 A plain network, dropout at its means and as an ensemble, a deep ensemble of five, a variance network and an ensemble of
-five of those; nobody is trained against attacks. The attacker follows the gradient of what the ensemble says, averaged
+five of those; none is trained against attacks. The attacker follows the gradient of the ensemble's prediction, averaged
 over 10 draws that are new in every iteration. A single network is member 0 of its ensemble: training in turn is
 training apart.
 
