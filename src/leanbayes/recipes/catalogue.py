@@ -36,6 +36,8 @@ def _experiment(name: str) -> Any:
 _SUMMARIES = {
     "baselines": "all methods on one network, beside a plain one: accuracy, calibration, out-of-domain",
     "bn-statistics": "nested posteriors, appendix C.2: BatchNorm statistics at a width from few images or all",
+    "defaults":
+        "every method with nothing but its defaults on trained networks, beside the same training without Bayes",
     "limited-parameters":
         "nested posteriors, table 2: the smallest BN3, sparse variational dropout, averages over widths",
     "nested-cost": "nested posteriors, table 3: time of a training step and of a prediction beside IBNN and FN3",
