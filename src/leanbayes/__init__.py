@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .compress.width import (
         importance as importance,
         likely_width as likely_width,
+        set_length_ as set_length_,
         set_width_ as set_width_,
         truncate_ as truncate_,
         widths as widths,
@@ -32,12 +33,21 @@ if TYPE_CHECKING:
     from .errors import LeanBayesError as LeanBayesError, LeanBayesWarning as LeanBayesWarning
     from .evaluation.configs import Attack as Attack, Corruptions as Corruptions
     from .evaluation.conformalize import conformalize_ as conformalize_
+    from .evaluation.generation import Generation as Generation, evaluate_generation as evaluate_generation
     from .evaluation.pixels import Pixels as Pixels
     from .evaluation.result import Comparison as Comparison, Evaluation as Evaluation, compare as compare
     from .evaluation.run import evaluate as evaluate
     from .evaluation.several_models import evaluate_each as evaluate_each
     from .evaluation.temperature import calibrate_ as calibrate_
     from .kl import kl_sum as kl_sum
+    from .latents.autoencoder import Autoencoder as Autoencoder
+    from .latents.backbones import image_autoencoder as image_autoencoder
+    from .latents.config import (
+        GaussianLatents as GaussianLatents,
+        JointLatents as JointLatents,
+        OrderedLatents as OrderedLatents,
+        PointLatents as PointLatents,
+    )
     from .likelihoods import Classification as Classification, Regression as Regression, Segmentation as Segmentation
     from .methods.dropout import Dropout as Dropout
     from .methods.ensemble import Ensemble as Ensemble
@@ -69,19 +79,23 @@ _NAMES = {
     "compress.extract": "extract",
     "compress.kappa": "kappa",
     "compress.prune": "prune_",
-    "compress.width": "importance likely_width set_width_ truncate_ widths",
+    "compress.width": "importance likely_width set_length_ set_width_ truncate_ widths",
     "convert.apply": "bayesianize_ restore_",
     "convert.plan": "Plan plan",
     "costs": "cost",
     "errors": "LeanBayesError LeanBayesWarning",
     "evaluation.configs": "Attack Corruptions",
     "evaluation.conformalize": "conformalize_",
+    "evaluation.generation": "Generation evaluate_generation",
     "evaluation.pixels": "Pixels",
     "evaluation.result": "Comparison Evaluation compare",
     "evaluation.run": "evaluate",
     "evaluation.several_models": "evaluate_each",
     "evaluation.temperature": "calibrate_",
     "kl": "kl_sum",
+    "latents.autoencoder": "Autoencoder",
+    "latents.backbones": "image_autoencoder",
+    "latents.config": "GaussianLatents JointLatents OrderedLatents PointLatents",
     "likelihoods": "Classification Regression Segmentation",
     "methods.patch.coordinate": "CoordinateDescent",
     "methods.variance.transition": "Transition",

@@ -15,7 +15,7 @@ Arrays of numpy may stand wherever a tensor may; their floating-point numbers ta
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -51,13 +51,43 @@ def split(batch: Any) -> tuple[Any, Any]:
     return batch, None
 
 
-def call(model: nn.Module, inputs: Any) -> Any:
-    """Call a model the way its inputs ask for: a mapping by keyword, a tuple by position, a tensor alone."""
+class LatentOutput(NamedTuple):
+    """What a model with latent variables of each datum returns.
+
+    outputs: (batch, ...), what a likelihood reads. kl: (batch,), KL(q(z | x) || p(z)) of each datum, which `ELBO`
+    averages over the batch and does not divide by the number of data.
+    targets: what the outputs are compared with in place of the labels: the inputs, where these are reconstructed.
+    """
+
+    outputs: Tensor
+    kl: Tensor
+    targets: Tensor | None = None
+
+
+class SeesTargets(nn.Module):
+    """Base of models whose approximate posterior reads the target, such as a probabilistic U-Net.
+
+    In training mode `fit` calls them with ``targets=``; in evaluation mode they are called with their inputs alone, so
+    that `predict`, `evaluate` and validation cannot hand them a label.
+    """
+
+
+def call(model: nn.Module, inputs: Any, targets: Any = None) -> Any:
+    """Call a model the way its inputs ask for: a mapping by keyword, a tuple by position, a tensor alone.
+
+    targets: handed to a model that `SeesTargets`, in training mode only.
+    """
+    also = {"targets": targets} if targets is not None and isinstance(model, SeesTargets) and model.training else {}
     if isinstance(inputs, Mapping):
-        return model(**inputs)
+        return model(**inputs, **also)
     if isinstance(inputs, (tuple, list)):
-        return model(*inputs)
-    return model(inputs)
+        return model(*inputs, **also)
+    return model(inputs, **also)
+
+
+def targets_of(output: Any, targets: Any) -> Any:
+    """What an output is compared with: what the model says it describes, or the labels."""
+    return output.targets if isinstance(output, LatentOutput) and output.targets is not None else targets
 
 
 def output_tensor(output: Any) -> Tensor:

@@ -15,6 +15,7 @@ from ..convert.implementation import implementation, rebuilding
 from ..convert.record import conversions
 from ..convert.slicing import Keep, kept_features, scale_inputs_, slice_
 from ..errors import ConversionError
+from ..latents.autoencoder import Autoencoder
 from ..layers.contract import BayesianLayer, original
 from ..ordering.unit import units
 from ..posteriors.base import Posterior
@@ -39,6 +40,8 @@ def extract(
     - A nested network is cut to a ``width``, as `set_width_` understands it, or to the one that is set: the channels
       beyond are not there any more. BatchNorm statistics are those of the model: `recalibrate_` it at that width
       before, or the result after.
+    - An `Autoencoder` is cut to the length that is set, or to that of ``width``: its code has no noise, and its decoder
+      reads fewer numbers.
     - Channels that `prune_channels_` removed are cut out of the layers on both sides, as far as the rest of the network
       allows. Who feeds whom is found by tracing: give an ``example_input`` where shapes matter, or a ``graph``
       (`leanbayes.convert.channels.ChannelGraph`) where tracing fails.
@@ -79,6 +82,9 @@ def extract(
     for name, scale in scales:
         scale_inputs_(plain.get_submodule(name), scale)
     slice_(plain, graph, keep)
+    for module in plain.modules():
+        if isinstance(module, Autoencoder):
+            module.cut_()
     emptied = {}
     for layer in fixed:
         q: Any = layer.posterior("weight")

@@ -15,13 +15,16 @@ from ..errors import ConfigError
 from .base import Likelihood
 from .classification import Categorical, Classification, Segmentation
 from .custom import Custom
+from .images import Bernoulli, DiscretizedLogistic
 from .regression import Noise, Regression
 
 __all__ = [
     "TASKS",
+    "Bernoulli",
     "Categorical",
     "Classification",
     "Custom",
+    "DiscretizedLogistic",
     "Likelihood",
     "Noise",
     "Regression",
@@ -30,7 +33,9 @@ __all__ = [
     "likelihood",
 ]
 
-_KINDS: dict[str, type[Likelihood]] = {c.__name__: c for c in (Classification, Segmentation, Regression)}
+_KINDS: dict[str, type[Likelihood]] = {
+    c.__name__: c for c in (Classification, Segmentation, Regression, Bernoulli, DiscretizedLogistic)
+}
 TASKS: tuple[str, ...] = tuple(c.task for c in _KINDS.values())
 
 

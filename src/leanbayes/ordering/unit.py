@@ -14,6 +14,7 @@ from ..sampling import Site, context
 from ..turns import check_forward
 from .downhill import coarser_noise, gumbel_noise, slope
 from .nested import nested_masks
+from .ordered import Ordered
 from .tails import keep_logits, log_keep, log_keep_from_logits, log_tails
 from .terms import expected_width
 
@@ -72,7 +73,7 @@ class Draw(Site):
         return f"nodes={self.nodes}, units={len(self.units)}"
 
 
-class OrderingUnit(nn.Module):
+class OrderingUnit(Ordered):
     """Tail probabilities beta of K nodes, the ordered groups of a group of channels, and a draw of the mask z.
 
     Node 1 is the base groups, which always stay; node j > 1 is one group, kept with probability
@@ -93,10 +94,6 @@ class OrderingUnit(nn.Module):
     skip: leave dropped channels out of the arithmetic where that can be done (`leanbayes.methods.nested.narrow`,
         which sets narrows): at set widths, and at widths drawn from fixed tails. Learned ones need the outputs of
         dropped channels for their gradient.
-
-    width: how many nodes are kept, 0 to sample. limit: how many there are to sample from (see `truncate_`).
-    rescale: whether a set width multiplies what it keeps by its keep probability (B.2). All three are host state, which
-    a pass reads without waiting for a device; they are part of the state_dict.
 
     >>> from leanbayes.convert.channels import Group
     >>> from leanbayes.ordering import uniform_logits
@@ -130,12 +127,11 @@ class OrderingUnit(nn.Module):
         legacy: bool = False,
         skip: bool = False,
     ) -> None:
-        super().__init__()
-        self.group, self.steps = group, steps
+        super().__init__(group.name, steps.nodes)
+        self.group, self.steps, self.base = group, steps, steps.base
         self.hard, self.per_sample, self.share, self.legacy = hard, per_sample, share, legacy
         self.skip, self.narrows = skip, False
         self.tail_weight, self.width_penalty = tail_weight, width_penalty
-        self.width, self.limit, self.rescale = 0, steps.nodes, False
         self.logits: nn.Parameter | None = None
         if learned:
             self.logits = nn.Parameter(keep_logits(log_beta).detach().clone())
@@ -146,23 +142,9 @@ class OrderingUnit(nn.Module):
         self.register_buffer("node_of", torch.tensor(steps.node_of, device=log_beta.device), persistent=False)
         self.draw = Draw(steps.nodes)
 
-    @property
-    def name(self) -> str:
-        """Of the group of channels: its first producer's."""
-        return self.group.name
-
-    @property
-    def nodes(self) -> int:
-        """K."""
-        return self.steps.nodes
-
     def tails(self) -> Tensor:
         """log beta_j, (K,); what lies beyond the limit is never drawn."""
-        log_beta = self._tails()
-        if self.limit == self.nodes:
-            return log_beta
-        within = torch.arange(self.nodes, device=log_beta.device) < self.limit
-        return torch.where(within, log_beta - log_beta[: self.limit].logsumexp(0), -torch.inf)
+        return self.within_limit(self._tails())
 
     def keep(self) -> Tensor:
         """S_j, the probability that node j is kept, (K,)."""
@@ -197,10 +179,6 @@ class OrderingUnit(nn.Module):
     def drawn(self, noise: Tensor) -> int:
         """How many nodes a hard mask keeps under Gumbel numbers of `draw`."""
         return int((self.tails() + coarser_noise(noise.to(self.log_prior), self.nodes)).argmax()) + 1
-
-    def fraction(self, nodes: int) -> float:
-        """The part of the groups that so many nodes are, of those within the limit."""
-        return (self.steps.base + nodes - 1) / (self.steps.base + self.limit - 1)
 
     def spread(self, values: Tensor, use: Use, features: int) -> Tensor:
         """Values of nodes (..., K) at the features of a module, (..., features); 1 at features of other groups."""
@@ -256,16 +234,6 @@ class OrderingUnit(nn.Module):
         """Whether every datum has a mask of its own: in training, where nobody has handed the noise over."""
         given = context.draws is not None and id(self.draw) in context.draws
         return self.per_sample and self.training and not given
-
-    # A pass branches on these: as buffers on a GPU, reading them would wait for the device in every layer.
-    def get_extra_state(self) -> Tensor:
-        return torch.tensor([self.width, self.limit, int(self.rescale)])
-
-    def set_extra_state(self, state: Tensor) -> None:
-        width, limit, rescale = (int(value) for value in state)
-        if not (0 <= width <= limit <= self.nodes and limit >= 1):
-            raise ConversionError(f"'{self.name}': expected a width of at most {self.nodes} nodes, received {width}")
-        self.width, self.limit, self.rescale = width, limit, bool(rescale)
 
     def extra_repr(self) -> str:
         """What is ordered, and how."""

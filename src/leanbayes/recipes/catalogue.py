@@ -28,7 +28,8 @@ class Recipe:
 
 def _experiment(name: str) -> Any:
     """The module of "sparse-accuracy" is sparse/accuracy.py."""
-    module = (f"nested-{name}" if name in _NESTED else name).replace("-", ".", 1).replace("-", "_")
+    folder = next((f"{folder}-" for folder, names in _FOLDERS.items() if name in names), "")
+    module = f"{folder}{name}".replace("-", ".", 1).replace("-", "_")
     return import_module(f"{__package__}.{module}").EXPERIMENT
 
 
@@ -41,6 +42,8 @@ _SUMMARIES = {
     "nested-tails": "nested posteriors, figure 1: learned tail probabilities by layer",
     "nested-widths":
         "nested posteriors, figure 10: accuracy, ECE and out-of-domain detection at every width, trained once",
+    "ordered-latents":
+        "ordered latents, tables 5 to 7: VND-AE at any code length beside VAE, beta-VAE, Joint-VAE, SWAE",
     "patch-calibration":
         "ensemble model patching, tables 4 and 6, figures 4, 5, 7: accuracy and calibration beside dropout and vanilla",
     "patch-corruptions":
@@ -83,7 +86,10 @@ _SUMMARIES = {
     "variance-zero-mean":
         "variance networks, appendix D: the first dense layer without means from the start; LeNet-5, VGG-like",
 }  # fmt: skip
-_NESTED = ("bn-statistics", "limited-parameters", "snr-pruning")
+_FOLDERS = {
+    "nested": ("bn-statistics", "limited-parameters", "snr-pruning"),
+    "latents": ("ordered-latents",),
+}
 RECIPES = {name: Recipe(name, text, partial(_experiment, name)) for name, text in _SUMMARIES.items()}
 
 

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from .. import checks
 from ..convert import record
 from ..errors import ConfigError, TrainingError
+from ..ordering.ordered import ordered
 from .elbo import Terms
 
 HOOKS = ("fit_start", "before_step", "after_backward", "after_step", "epoch_end", "fit_end")
@@ -69,7 +70,7 @@ class Callback:
 
 
 def callbacks(model: nn.Module) -> list[Any]:
-    """The callbacks that the methods of a converted model need; none for a plain model.
+    """The callbacks that the methods and ordered latents of a model need; none for a plain model.
 
     `fit` calls them by itself. In a loop of your own `follow` does, or you do: ``notify(hooks, "after_step", state)``.
 
@@ -78,7 +79,8 @@ def callbacks(model: nn.Module) -> list[Any]:
     """
     checks.module("model", model)
     found = record.get(model)
-    return [] if found is None else list(found.callbacks(model))
+    of_methods = [] if found is None else list(found.callbacks(model))
+    return of_methods + [callback for each in ordered(model) for callback in each.callbacks()]
 
 
 def notify(hooks: Iterable[Any], hook: str, state: State) -> None:

@@ -158,7 +158,7 @@ def _as_it_is(batch: Any) -> Any:
 
 
 def feed(source: Any, *, batch_size: int, seed: int, rank: int = 0, world: int = 1, training: bool = True) -> Feed:
-    """The feed of a DataLoader, a data set, a tuple of tensors, or any iterable of batches.
+    """The feed of a DataLoader, a data set, tensors, or any iterable of batches.
 
     batch_size (per process) is for data sets and tensors; a loader has its own.
 
@@ -233,6 +233,8 @@ def _loader(source: Any, batch_size: int) -> DataLoader[Any] | None:
         return source
     if isinstance(source, Mapping) and is_table(source):
         source = Columns(source)
+    if isinstance(source, Tensor) and source.ndim:  # inputs alone, for models that describe their inputs
+        source = (source,)
     if isinstance(source, (tuple, list)) and source and all(isinstance(t, Tensor) for t in source):
         lengths = [t.shape[0] if t.ndim else 0 for t in source]
         if len(set(lengths)) > 1:

@@ -28,9 +28,11 @@ def explain(model: nn.Module, elbo: ELBO, inputs: Any, targets: Any, terms: Term
     loss = f"loss is {terms.loss.item()}"
     if _bad(inputs):
         return f"{loss}: the inputs of this batch are non-finite already; clean the data"
+    if isinstance(terms.latent_kl, Tensor) and not bool(torch.isfinite(terms.latent_kl)):
+        return f"{loss}: the KL of the latents is {terms.latent_kl.item()}; try a lower lr or clip=1.0"
     if bool(torch.isfinite(terms.nll)):
         return f"{loss}: nll is {terms.nll.item():.4g} but the KL is {terms.kl.item()}{_kl_culprit(model)}"
-    if (culprit := first_bad_layer(model, inputs)) is None:
+    if (culprit := first_bad_layer(model, inputs, targets)) is None:
         return (
             f"{loss}: every layer's output is finite, but the {elbo.likelihood.task} log-likelihood of them is not; "
             "outputs this large want a lower lr or clip=1.0"
@@ -46,7 +48,7 @@ def explain(model: nn.Module, elbo: ELBO, inputs: Any, targets: Any, terms: Term
     return f"{loss}: {where}"
 
 
-def first_bad_layer(model: nn.Module, inputs: Any) -> tuple[str, nn.Module, bool] | None:
+def first_bad_layer(model: nn.Module, inputs: Any, targets: Any = None) -> tuple[str, nn.Module, bool] | None:
     """Name and module of the first non-finite output, and whether a non-finite input had come in."""
     found: list[tuple[str, nn.Module, bool]] = []
     names = {module: name for name, module in model.named_modules()}
@@ -58,7 +60,7 @@ def first_bad_layer(model: nn.Module, inputs: Any) -> tuple[str, nn.Module, bool
     handles = [module.register_forward_hook(look, with_kwargs=True) for module in names]
     try:
         with torch.no_grad():
-            batches.call(model, inputs)
+            batches.call(model, inputs, targets)
     finally:
         for handle in handles:
             handle.remove()

@@ -40,6 +40,7 @@ def fit(
     scheduler: Callable[[Optimizer], LRScheduler] | LRScheduler | None = None,
     scheduler_every: Literal["epoch", "step"] = "epoch",
     kl_weight: float | Schedule = 1.0,
+    latent_weight: float | Schedule = 1.0,
     num_data: int | None = None,
     batch_size: int = 128,
     val_samples: int = 4,
@@ -69,7 +70,8 @@ def fit(
 
     optimizer: Adam, or a class, a function of the parameters, or an instance. scheduler: a function of the optimizer
     that returns a learning-rate scheduler, stepped each epoch or each step. kl_weight: a number or a schedule of the
-    step, say ``warmup(0, 1, steps=5 * len(loader))``. clip: the largest norm of the gradient.
+    step, say ``warmup(0, 1, steps=5 * len(loader))``. latent_weight: the same for the KL of latent variables, where a
+    model has any: a beta-VAE's beta. clip: the largest norm of the gradient.
     early_stopping: a patience in epochs on val_nll, or an `EarlyStopping`. callbacks: see
     `leanbayes.training.callbacks`. val_samples: draws of the weights in validation.
 
@@ -113,7 +115,7 @@ def fit(
     feed = data.feed(train_loader, batch_size=batch_size, seed=seed)  # the loop makes its own; this one is for checks
     if val is not None:
         data.feed(val, batch_size=batch_size, seed=seed, training=False)
-    elbo = ELBO(task, num_data if num_data is not None else data.count(train_loader), kl_weight)
+    elbo = ELBO(task, num_data if num_data is not None else data.count(train_loader), kl_weight, latent_weight)
     fabric = _fabric(accelerator, devices, strategy, precision)
     chosen = arguments.make_optimizer(optimizer, model, elbo, lr)
     job = Job(

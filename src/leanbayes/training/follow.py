@@ -54,7 +54,7 @@ class Following:
         if self.begun and torch.is_grad_enabled():
             outputs = named["outputs"] if "outputs" in named else inputs[1]
             self.seen += len(batches.output_tensor(outputs)) * _processes()
-            self.state.terms = Terms(terms.loss.detach(), terms.nll.detach(), terms.kl.detach(), terms.kl_weight)
+            self.state.terms = terms.detached()
 
     def _backward_done(self, optimizer: Optimizer, *call: Any) -> None:
         if self.begun:

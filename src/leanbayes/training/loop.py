@@ -64,7 +64,7 @@ class Step(nn.Module):
         self.model, self.elbo = model, elbo
 
     def forward(self, inputs: Any, targets: Any) -> Terms:
-        return self.elbo(self.model, batches.call(self.model, inputs), targets)
+        return self.elbo(self.model, batches.call(self.model, inputs, targets), targets)
 
 
 @dataclass
@@ -77,12 +77,28 @@ class Sums:
     kl: float = 0.0
     kl_weight: float = 0.0
     seconds: float = 0.0
+    unscaled: float = 0.0
+    latent_kl: float = 0.0
+    latent_weight: float = 0.0
+    has_unscaled: bool = False
+    has_latents: bool = False
 
-    def add(self, data: int, loss: float, nll: float, kl: float, kl_weight: float) -> None:
+    def add(self, data: int, numbers: list[float], terms: Terms) -> None:
+        loss, nll, kl, unscaled, latent_kl = numbers
         self.data += data
         self.loss += data * loss
         self.nll += data * nll
-        self.kl, self.kl_weight = kl, kl_weight  # as they are at the end of the epoch
+        self.latent_kl += data * latent_kl
+        # as they are at the end of the epoch
+        self.kl, self.kl_weight, self.unscaled, self.latent_weight = kl, terms.kl_weight, unscaled, terms.latent_weight
+        self.has_unscaled, self.has_latents = (isinstance(t, Tensor) for t in (terms.unscaled, terms.latent_kl))
+
+    def terms(self) -> dict[str, float]:
+        """The terms of the loss besides nll and kl, where there are any."""
+        row = {"unscaled": self.unscaled} if self.has_unscaled else {}
+        if self.has_latents:
+            row |= {"latent_kl": self.latent_kl / self.data, "latent_weight": self.latent_weight}
+        return row
 
 
 @dataclass
@@ -159,10 +175,10 @@ class Run:
         job, state = self.job, self.state
         started = time.perf_counter() - self.sums.seconds
         for batch in self.feed.epoch(state.epoch, self.batch):
-            loss, nll, kl = self._step(batch)
+            numbers = self._step(batch)
             self.batch += 1
             self.sums.seconds = time.perf_counter() - started
-            bar.step(state.epoch, state.step, loss, nll, kl)
+            bar.step(state.epoch, state.step, *numbers[:3])
             if self.feed.owned and job.checkpoint_every and state.step % job.checkpoint_every == 0:
                 self._check_parameters()
                 snapshot.save(self)
@@ -179,7 +195,7 @@ class Run:
         state.epoch, state.row, self.batch, self.sums = state.epoch + 1, None, 0, Sums()
         snapshot.save(self)
 
-    def _step(self, batch: Any) -> tuple[float, float, float]:
+    def _step(self, batch: Any) -> list[float]:
         job, state = self.job, self.state
         inputs, targets = batches.split(batch)
         self.together(lambda: guard.check_inputs(inputs, f"{self._where()}: "))
@@ -194,15 +210,15 @@ class Run:
             self._schedule(None)
         state.step += 1
         notify(job.callbacks, "after_step", state)
-        self.sums.add(batches.size(inputs), *numbers, terms.kl_weight)
+        self.sums.add(batches.size(inputs), numbers, terms)
         return numbers
 
-    def _gradients(self, batch: Any, inputs: Any, targets: Any) -> tuple[Terms, tuple[float, float, float]]:
+    def _gradients(self, batch: Any, inputs: Any, targets: Any) -> tuple[Terms, list[float]]:
         """The gradients of a batch, clipped and known to be finite; nothing that lasts has changed but for buffers."""
         fabric, job, state = self.fabric, self.job, self.state
         inputs, targets = (batches.to(part, fabric.device) for part in (inputs, targets))
         state.terms = None
-        state.closure = lambda: job.elbo(job.model, self._forward(inputs), targets).loss
+        state.closure = lambda: job.elbo(job.model, self._forward(inputs, targets), targets).loss
         notify(job.callbacks, "before_step", state)
         before = rng.capture_torch(fabric.device)
         self.optimizer.zero_grad()
@@ -215,12 +231,12 @@ class Run:
         fabric.backward(terms.loss)
         # Averaged over processes, so that a NaN on one of them stops all instead of leaving the others waiting; and
         # read only now, since it waits for the device.
-        losses: Any = fabric.all_reduce(torch.stack([terms.loss, terms.nll, terms.kl]).detach(), reduce_op="mean")
-        loss, nll, kl = losses.tolist()
-        if not (math.isfinite(loss) and math.isfinite(nll) and math.isfinite(kl)):
+        losses: Any = fabric.all_reduce(terms.numbers(), reduce_op="mean")
+        numbers: list[float] = losses.tolist()
+        if not all(map(math.isfinite, numbers)):
             rng.restore_torch(before, fabric.device)
             raise TrainingError(self._diagnosis(inputs, targets, terms) + self._way_on())
-        state.terms = Terms(terms.loss.detach(), terms.nll.detach(), terms.kl.detach(), terms.kl_weight)
+        state.terms = terms.detached()
         scaler = getattr(fabric.strategy.precision, "scaler", None)
         state.scale = 1.0 if scaler is None else float(scaler.get_scale())
         notify(job.callbacks, "after_backward", state)
@@ -229,7 +245,7 @@ class Run:
             norm = fabric.clip_gradients(self.module, self.optimizer, max_norm=job.clip, error_if_nonfinite=False)
         if scaler is None and (norm is None or not bool(torch.isfinite(norm))):  # a scaler skips such steps by itself
             guard.check_gradients(self.trained, self._where(), self._way_on())
-        return terms, (loss, nll, kl)
+        return terms, numbers
 
     def _check_parameters(self) -> None:
         """Refuse to go on, and above all to save, once a step has overflowed."""
@@ -266,7 +282,7 @@ class Run:
 
     def _diagnosis(self, inputs: Any, targets: Any, terms: Terms) -> str:
         where = self._where()
-        if bool(torch.isfinite(torch.stack([terms.loss, terms.nll, terms.kl])).all()):
+        if bool(torch.isfinite(terms.numbers()).all()):
             return f"{where}: loss is not finite on another process; see its message"
         with self.fabric.autocast():
             inputs = self.fabric.strategy.precision.convert_input(inputs)
@@ -281,6 +297,7 @@ class Run:
             "nll": sums.nll / sums.data,
             "kl": sums.kl,
             "kl_weight": sums.kl_weight,
+            **sums.terms(),
             "lr": float(self.job.optimizer.param_groups[0]["lr"]),
         }
         if self.val is not None:
@@ -302,10 +319,10 @@ class Run:
             reduce=reduce,
         )
 
-    def _forward(self, inputs: Any) -> Any:
+    def _forward(self, inputs: Any, targets: Any = None) -> Any:
         """A forward pass past DDP, whose synchronisation would wait for processes that have fewer batches."""
         with self.fabric.autocast():
-            return batches.call(self.job.model, self.fabric.strategy.precision.convert_input(inputs))
+            return batches.call(self.job.model, self.fabric.strategy.precision.convert_input(inputs), targets)
 
     def _schedule(self, row: dict[str, Any] | None) -> None:
         if isinstance(self.job.scheduler, ReduceLROnPlateau):

@@ -36,6 +36,7 @@ def fixed(run: Run) -> dict[str, Any]:
         **run.feed.describe(),
         "elbo.num_data": job.elbo.num_data,
         "kl_weight": _told(job.elbo.kl_weight),
+        "latent_weight": _told(job.elbo.latent_weight),
         "methods": {name: _config(method) for name, method in record.conversions(job.model).items()},
         "scheduler": None
         if job.scheduler is None

@@ -127,7 +127,7 @@ def _restore(run: Run, stored: dict[str, Any]) -> None:
         rng.set_state(generator, state)
     run.history.rows[:] = stored["history"]
     for name in vars(run.sums):
-        setattr(run.sums, name, stored["sums"][name])
+        setattr(run.sums, name, stored["sums"].get(name, 0))  # older versions had fewer terms
     run.batch = position["batch"]
     run.state.epoch, run.state.step, run.state.stop = position["epoch"], position["step"], position["stop"]
     rng.restore(stored["rng"][run.fabric.global_rank], run.fabric.device)
@@ -163,7 +163,7 @@ def _forged(run: Run, stored: dict[str, Any], now: dict[str, Any]) -> str | None
     counts = [position[key] for key in ("epoch", "batch", "step")]
     if not all(type(n) is int and n >= 0 for n in counts) or not isinstance(position["stop"], str | None):
         return f"its position is {position}"
-    if not all(isinstance(stored["sums"][name], (int, float)) for name in vars(run.sums)):
+    if not all(isinstance(stored["sums"].get(name, 0), (int, float)) for name in vars(run.sums)):
         return "its sums are no numbers"
     rows = stored["history"]
     if not isinstance(rows, list) or not all(isinstance(row, dict) and "step" in row for row in rows):

@@ -37,37 +37,43 @@ def validate(
 ) -> dict[str, float]:
     """Predictive nll and accuracy or RMSE, from `samples` draws of the weights.
 
-    val_nll = -mean log(1/S sum_s p(y | f_s)); accuracy of the averaged probabilities; RMSE of the averaged mean.
+    val_nll = -mean log(1/S sum_s p(y | f_s)); accuracy of the averaged probabilities; RMSE of the averaged mean. Of a
+    model with latents val_nll = -mean 1/S sum_s log p(x | z_s), which with val_latent_kl is the negative ELBO.
     The draws are the same in every epoch, so that epochs can be compared, and training's generators are left as they
     were. reduce: sums a tensor over processes.
     """
     draws = samples if sampling.sites(model) else 1
     metric = {"classification": "accuracy", "segmentation": "accuracy", "regression": "rmse"}.get(likelihood.task)
-    sums = torch.zeros(4, dtype=torch.float64)  # data, log-likelihood, what the metric counts, how many it counts
+    sums = torch.zeros(6, dtype=torch.float64)  # data, log-likelihood, latent KL, its data, what the metric counts, of
     mean_only, given = sampling.context.mean_only, sampling.context.draws
     with rng.preserved(device), undisturbed(model):
         for number, batch in enumerate(data):
             inputs, targets = (batches.to(part, device) for part in batches.split(batch))
-            log_probs, predictions = [], []
+            log_probs, predictions, kls = [], [], []
             for sample in range(draws):
                 torch.manual_seed(sampling.mix(seed, number, sample))
                 noise = sampling.laid_out(model, seed, sample) if given is None else given
                 with sampling.using(estimator="weight", mean_only=mean_only, draws=noise):
-                    output = batches.output_tensor(forward(inputs))
-                log_probs.append(likelihood.log_prob(output, targets))
+                    result = forward(inputs)
+                output, aim = batches.output_tensor(result), batches.targets_of(result, targets)
+                log_probs.append(likelihood.log_prob(output, aim))
+                if isinstance(result, batches.LatentOutput):
+                    kls.append(result.kl)
                 if metric is not None:
                     predictions.append(_prediction(likelihood, output))
-            log_prob = torch.stack(log_probs).logsumexp(0) - math.log(draws)
+            drawn = torch.stack(log_probs)
+            log_prob = drawn.mean(0) if kls else drawn.logsumexp(0) - math.log(draws)
             sums[0] += log_prob.numel()
             sums[1] += log_prob.double().sum().cpu()
+            if kls:
+                sums[2] += torch.stack(kls).mean(0).double().sum().cpu()
+                sums[3] += log_prob.numel()
             if metric is not None:
-                sums[2:] += _score(
-                    likelihood, torch.stack(predictions).mean(0), likelihood.align(output, targets)
-                ).cpu()
-    data_seen, total, score, counted = reduce(sums).tolist()
+                sums[4:] += _score(likelihood, torch.stack(predictions).mean(0), likelihood.align(output, aim)).cpu()
+    data_seen, total, kl, with_kl, score, counted = reduce(sums).tolist()
     if not data_seen:
         raise DataError("val: expected at least one batch, received none; pass a list or a DataLoader, not an iterator")
-    row = {"val_nll": -total / data_seen}
+    row = {"val_nll": -total / data_seen, **({"val_latent_kl": kl / with_kl} if with_kl else {})}
     if metric == "accuracy":
         row["val_accuracy"] = score / counted if counted else math.nan
     elif metric == "rmse":
