@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from .lidc import read_lidc as read_lidc
     from .loading import load as load
     from .medmnist import read_medmnist as read_medmnist
+    from .preparation import Preparation as Preparation
+    from .reading import read as read
     from .svhn import read_svhn as read_svhn
     from .uci import read_uci as read_uci
 
@@ -24,6 +26,8 @@ _HOMES = {
     "DataSet": "dataset",
     "load": "loading",
     "loaders": "dataset",
+    "Preparation": "preparation",
+    "read": "reading",
     "read_cifar": "cifar",
     "read_idx": "idx",
     "read_lidc": "lidc",
@@ -33,9 +37,11 @@ _HOMES = {
 }
 __all__ = [
     "DataSet",
+    "Preparation",
     "load",
     "loaders",
     "names",
+    "read",
     "read_cifar",
     "read_idx",
     "read_lidc",

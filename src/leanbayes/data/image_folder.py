@@ -79,7 +79,9 @@ def read_images(paths: list[Path], *, size: int = 0, channels: int | None = None
         except DataError:
             raise
         except Exception as error:  # a damaged image may be anything
-            raise DataError(f"{path}: expected a readable image ({type(error).__name__}: {str(error)[:120]})") from error
+            raise DataError(
+                f"{path}: expected a readable image ({type(error).__name__}: {str(error)[:120]})"
+            ) from error
         if pictures[-1].shape != pictures[0].shape:
             (h, w), (h0, w0) = pictures[-1].shape[:2], pictures[0].shape[:2]
             raise DataError(
@@ -88,8 +90,8 @@ def read_images(paths: list[Path], *, size: int = 0, channels: int | None = None
             )
         if pictures[0].nbytes * len(paths) > _MOST:
             raise DataError(
-                f"{paths[0].parent}: expected at most {_MOST / 2**30:.0f} GB of pixels, received {len(paths):,} images of "
-                f"{pictures[0].nbytes:,} bytes; give a smaller size, or loaders of your own (--data module:function)"
+                f"{paths[0].parent}: expected at most {_MOST / 2**30:.0f} GB of pixels, received {len(paths):,} images "
+                f"of {pictures[0].nbytes:,} bytes; give a smaller size, or loaders of your own (--data module:function)"
             )
     stacked = np.stack(pictures)
     return stacked[:, None] if grey else np.ascontiguousarray(stacked.transpose(0, 3, 1, 2))

@@ -21,7 +21,7 @@ _MOST_FEATURES, _MOST_ELEMENTS = 100_000, 2**26
 class Preparation:
     """What `leanbayes.data.read` learned from training data.
 
-    kind: "table" (columns by name), "array" or "images". input_shape: of one datum, as the network takes it.
+    source: "table" (columns by name), "array" or "images". input_shape: of one datum, as the network takes it.
     mean, std: inputs are (x - mean) / std by channel or feature. full_scale: what whole numbers are divided by before.
     columns: those of a table that are inputs. categories: for each column its texts, one input each; none for a number.
     drop: columns that are left out. missing: "error", or "fill": an empty number is the mean, an empty or unknown
@@ -29,7 +29,7 @@ class Preparation:
     target: the column or array of targets. classes: their names in order. y_mean, y_std: of a regression's target.
     """
 
-    kind: Literal["table", "array", "images"]
+    source: Literal["table", "array", "images"]
     task: Literal["classification", "regression"]
     input_shape: tuple[int, ...]
     mean: tuple[float, ...]
@@ -46,7 +46,7 @@ class Preparation:
     y_std: float = 1.0
 
     def __post_init__(self) -> None:
-        check_choice(self, "kind", ("table", "array", "images"))
+        check_choice(self, "source", ("table", "array", "images"))
         check_choice(self, "task", ("classification", "regression"))
         check_choice(self, "missing", ("error", "fill"))
         check_whole(self, "size", at_least=0, at_most=2**14)
@@ -63,7 +63,7 @@ class Preparation:
             low = -_MOST if field == "mean" else _LEAST
             if wrong := [n for n in numbers if not low <= n <= _MOST]:
                 raise ConfigError(f"Preparation.{field}: expected finite numbers, received {wrong[0]}")
-        if self.kind == "table":
+        if self.source == "table":
             self._check_columns()
 
     def _check_columns(self) -> None:

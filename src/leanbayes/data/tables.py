@@ -63,7 +63,9 @@ def _csv(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
         reader = csv.reader(text.splitlines(), delimiter=delimiter, skipinitialspace=True, strict=True)
         found = [(reader.line_num, [cell.strip() for cell in row]) for row in reader if any(map(str.strip, row))]
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: expected text in UTF-8, received other bytes at {error.start}; save it as UTF-8") from None
+        raise DataError(
+            f"{path}: expected text in UTF-8, received other bytes at {error.start}; save it as UTF-8"
+        ) from None
     except (OSError, csv.Error) as error:
         raise DataError(f"{path}: expected a readable .csv file ({error})") from error
     if not found:
@@ -110,12 +112,14 @@ def categories_of(table: Table, name: str) -> tuple[str, ...]:
             f"{cells[wrong[0]]!r:.40}; correct it, or leave the column out: drop {name}"
         )
     if all(cell.count(",") == 1 and _is_number(cell.replace(",", ".")) for cell in cells):
-        raise DataError(f"{table.path}: column {name!r}: expected decimal points, received {cells[0]!r}; replace commas")
+        raise DataError(
+            f"{table.path}: column {name!r}: expected decimal points, received {cells[0]!r}; replace commas"
+        )
     found = sorted(set(cells))
     if len(found) > min(_MOST_CATEGORIES, max(0.5 * len(cells), 10)):
         raise DataError(
-            f"{table.path}: column {name!r}: expected numbers or a few different texts, received {len(found)} different "
-            f"ones in {len(cells)} rows, such as {found[0]!r:.40}; leave it out: drop {name}"
+            f"{table.path}: column {name!r}: expected numbers or a few different texts, received {len(found)} "
+            f"different ones in {len(cells)} rows, such as {found[0]!r:.40}; leave it out: drop {name}"
         )
     return tuple(found)
 
@@ -128,7 +132,8 @@ def numbers(table: Table, name: str, *, fill: bool) -> np.ndarray:
     if bad.any():
         at = int(bad.argmax())
         raise DataError(
-            f"{table.path}, line {table.lines[at]}: column {name!r}: expected a finite number, received {cells[at]!r:.40}"
+            f"{table.path}, line {table.lines[at]}: column {name!r}: expected a finite number, "
+            f"received {cells[at]!r:.40}"
         )
     if np.isnan(values).any() and not fill:
         raise _missing(table, name, np.isnan(values))

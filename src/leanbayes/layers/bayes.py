@@ -125,6 +125,11 @@ class BayesLayer(StandIn):
             assert q is not None
             yield q, partial(self._kl, name, q)
 
+    @property
+    def has_kl(self) -> bool:
+        """Whether there is a term: layers of points have none."""
+        return next(self.kl_terms(), None) is not None
+
     def _kl(self, name: str, q: Posterior) -> Tensor:
         terms = self._except_padding(name, kl(q, self.priors[name], approximation=self.approximation))
         return terms.sum(dtype=torch.promote_types(terms.dtype, torch.float32))
