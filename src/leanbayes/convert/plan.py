@@ -28,6 +28,8 @@ NORMS = (
     nn.RMSNorm,
 )
 
+_NO_RULE = "no rule matches it"
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -126,6 +128,8 @@ def planned(model: nn.Module, rules: Rules, *, strict: bool = False) -> tuple[Pl
         for rule in matching:
             hits[rule].append(name)
         chosen[name] = _choose(name, module, matching[0] if matching else None, refusals)
+        if not matching and isinstance(rules, Method) and chosen[name][1] == _NO_RULE:
+            chosen[name] = None, implementation(rules).reason_unsupported(module) or _NO_RULE
     converted = {name: rule for name, (rule, _) in chosen.items() if rule is not None}
     _check_rules(ordered, hits, refusals, converted, chosen, model)
     if strict:
@@ -165,7 +169,7 @@ def _is_norm(module: nn.Module) -> bool:
 def _default_reason(module: nn.Module) -> str:
     if _is_norm(module):
         return "norm layer, passes through"
-    return refusal(module) or "no rule matches it"
+    return refusal(module) or _NO_RULE
 
 
 def _check_rules(
