@@ -58,6 +58,10 @@ _SUMMARIES = {
         "ensemble model patching, tables 12 and 13: nine UCI sets, the published splits trained side by side",
     "patch-samples":
         "ensemble model patching, tables 9 to 11, figure 6: accuracy and calibration by the number of samples",
+    "posterior-collapse":
+        "ordered latents, appendix A.5: what is left of the KL under a growing weight, VND-AE beside a VAE",
+    "progressive-generation":
+        "ordered latents, figures 8, 9, 12, 13: one draw at growing code length, the tree of codes, traversals",
     "snr-pruning": "nested posteriors, table 1: BN3 cut to size beside a Bayesian network pruned by signal to noise",
     "sparse-accuracy":
         "sparse subspace VI, tables 1 and 2: accuracy, calibration and cost beside dense VI, VD, SBP and RigL",
@@ -88,7 +92,7 @@ _SUMMARIES = {
 }  # fmt: skip
 _FOLDERS = {
     "nested": ("bn-statistics", "limited-parameters", "snr-pruning"),
-    "latents": ("ordered-latents",),
+    "latents": ("ordered-latents", "posterior-collapse", "progressive-generation"),
 }
 RECIPES = {name: Recipe(name, text, partial(_experiment, name)) for name, text in _SUMMARIES.items()}
 

@@ -105,6 +105,11 @@ class Setup:
     importance: int = 16
     bound_data: int = 1000
 
+    @property
+    def extractor_name(self) -> str:
+        """What features are called by."""
+        return EXTRACTOR if self.extractor.model == "lenet5" else f"{self.extractor.model} on the same data"
+
     def at(self, quarter: int) -> int:
         """The length of a quarter of the code, two or more."""
         return -(-self.size * quarter // 4)
@@ -169,7 +174,7 @@ def asked(setup: Setup, model: Autoencoder, images: Tensor, extractor: nn.Module
         images,
         generated=min(setup.generated, len(images)),
         extractor=extractor,
-        extractor_name=EXTRACTOR,
+        extractor_name=setup.extractor_name,
         seed=seed,
     )
     rows = []
@@ -215,7 +220,10 @@ def cells(setups: tuple[Setup, ...], paper: Mapping[Any, Mapping[str, float]]) -
     for setup in setups:
         for (method, quarter), training in setup.trainings().items():
             part = "" if quarter == 4 else f" with {25 * quarter} % of the latents"
-            key = {**training.key(), "asked": [setup.generated, setup.importance, setup.bound_data, EXTRACTOR]}
+            key = {
+                **training.key(),
+                "asked": [setup.generated, setup.importance, setup.bound_data, setup.extractor_name],
+            }
             yield Cell(
                 training.data,
                 method,
