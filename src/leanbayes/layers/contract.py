@@ -18,12 +18,20 @@ class BayesianLayer(nn.Module):
     method: what made it, where `bayesianize_` put it into a model; a part of another layer has none.
     statistics: "component" where a norm layer keeps running statistics for each of several components.
     resting_members: modules inside of it that a pass does not use, as those of an ensemble whose turn it is not.
+    gradient_seen, kl_counted: whether a gradient has reached it, and whether its KL was computed; see `kl_watch`.
     """
 
     shell: nn.Module
     method: Method | None = None
     resting_members: list[nn.Module] | tuple[()] = ()
     statistics: str = "shared"
+    gradient_seen: bool = False
+    kl_counted: bool = False
+
+    @property
+    def has_kl(self) -> bool:
+        """Whether training must weigh a KL of it."""
+        return False
 
     def posterior(self, name: str) -> Posterior | None:
         """The distribution of a parameter by name, or None where that is not random."""

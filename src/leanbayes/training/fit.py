@@ -16,6 +16,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from .. import checks
 from ..batches import accept
 from ..convert import record
+from ..data.dataset import class_names
 from ..errors import ConfigError, LeanBayesWarning
 from ..turns import training
 from . import arguments, callbacks as hooks, checkpoint as files, data, history
@@ -178,7 +179,7 @@ def fit(
     with training():
         result = _launch(fabric, job)
 
-    record.ensure(model).trained(elbo.likelihood.to_dict())
+    record.ensure(model).trained(elbo.likelihood.to_dict(), class_names(train_loader))
     if recalibrate and needs_whole_draws(model):
         recalibrate_(model, train_loader, data=RECALIBRATION, seed=seed)
     return result
