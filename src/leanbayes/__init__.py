@@ -71,8 +71,10 @@ if TYPE_CHECKING:
     from .training.fit import fit as fit
     from .training.follow import follow as follow
     from .training.natural_gradient import NaturalGradientSGD as NaturalGradientSGD
+    from .training.parameter_groups import parameter_groups as parameter_groups
     from .training.recalibrate import recalibrate_ as recalibrate_
     from .training.schedules import warmup as warmup
+    from .training.sgd import SGD as SGD
 
 _NAMES = {
     "artifacts": "load save",
@@ -110,8 +112,10 @@ _NAMES = {
     "training.fit": "fit",
     "training.follow": "follow",
     "training.natural_gradient": "NaturalGradientSGD",
+    "training.parameter_groups": "parameter_groups",
     "training.recalibrate": "recalibrate_",
     "training.schedules": "warmup",
+    "training.sgd": "SGD",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 

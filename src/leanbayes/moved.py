@@ -61,6 +61,9 @@ MODULES = {
 }
 """Modules that have moved by themselves, by their old names."""
 
+NAMES = {"posteriors.sparse:SparseGaussian": "methods.sparse.posterior"}
+"""Classes and functions that have moved out of a module that stays; pickles of models name them too."""
+
 _PACKAGE = __name__.partition(".")[0]
 
 
@@ -77,6 +80,15 @@ def new_name(old: str) -> str | None:
         return f"{package}.{MODULES[inner]}"
     room, dot, rest = inner.partition(".")
     return f"{package}.{ROOMS[room]}{dot}{rest}" if room in ROOMS else None
+
+
+def attribute(module: str, name: str) -> Any:
+    """A name that has moved out of a module, for the ``__getattr__`` of that module."""
+    home = NAMES.get(f"{module.partition('.')[2]}:{name}")
+    if home is None:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    warnings.warn(f"{module}.{name} has moved: import it from {_PACKAGE}.{home}", DeprecationWarning, stacklevel=3)
+    return vars(import_module(f"{_PACKAGE}.{home}"))[name]
 
 
 class _OldRoom(ModuleType):

@@ -1,4 +1,4 @@
-"""scikit-learn estimators over any network: fit, predict, and know how sure you are."""
+"""scikit-learn estimators that train any network as a Bayesian one."""
 
 from __future__ import annotations
 
@@ -194,7 +194,7 @@ def _check(model: Any, features: int, outputs: int) -> None:
     try:
         with torch.no_grad():
             shape = tuple(model.eval()(torch.zeros(2, features)).shape)
-    except Exception as error:  # somebody else's network may raise anything
+    except Exception as error:  # a user's network may raise anything
         raise ConfigError(f"{wanted}; given 2 rows it raised {type(error).__name__}: {error}") from error
     finally:
         model.train(mode)

@@ -1,4 +1,4 @@
-"""What `leanbayes train` writes beside a model: checked, since commands scale data and build networks by it.
+"""Checks of the metadata that `leanbayes train` writes, since commands scale data and build networks by it.
 
 It is the mapping under "training" in the metadata; one with other fields is somebody's own, and passes.
 """

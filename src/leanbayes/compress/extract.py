@@ -1,4 +1,4 @@
-"""`extract`: the network to deploy, without what only training and sampling need."""
+"""`extract`: a network for deployment, without what only training and sampling need."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def extract(
     emptied = {}
     for layer in fixed:
         q: Any = layer.posterior("weight")
-        if not len(q.index):  # all that was left of it has been cut out
+        if not len(q.index):  # slicing has removed all its weights
             emptied[id(layer)] = layer.restored()
             continue
         layer.method = rebuilding(layer)  # as it is saved and loaded
@@ -124,7 +124,7 @@ def _scales(model: nn.Module) -> list[tuple[str, Tensor]]:
 
 
 def _check(model: nn.Module) -> None:
-    """There is a network at the means, or an error that says what to do instead."""
+    """Raise a ConversionError where there is no network at the means."""
     checks.module("model", model, error=ConversionError)
     if "" in conversions(model):
         raise ConversionError("the model itself is a Bayesian layer; put it into an nn.Sequential first")
@@ -134,7 +134,7 @@ def _check(model: nn.Module) -> None:
 
 
 def _fix_(model: nn.Module) -> list[BayesianLayer]:
-    """Put layers that store less wherever a layer has one to offer, and return them."""
+    """Replace layers by smaller ones where they offer one (`deployed`); returns these."""
     made: dict[int, Posterior] = {}  # a tied posterior is one object in two layers
     replacements: dict[int, nn.Module] = {}
     found = []

@@ -168,7 +168,7 @@ def _layers(
 
 @contextlib.contextmanager
 def _shapes_known(model: nn.Module, inputs: Any) -> Iterator[None]:
-    """Run a block in which masks whose shape only an input tells know it."""
+    """Run a block in which masks whose shape depends on the input know it."""
     unknown = [site for site in _sites(model) if site.learns_shape and not site.shapes]
     if unknown:
         with undisturbed(model), watching(lambda site: None):
@@ -206,8 +206,8 @@ def _active(members: list[nn.Module], seen: set[int], kept: Share) -> int:
     for member in members:
         if member in answered:
             continue
-        ask = option(member, "active_parameters")  # of any module that can say so, a user's too
-        number = None if ask is None else ask()
+        counter = option(member, "active_parameters")  # of any module that can say so, a user's too
+        number = None if counter is None else counter()
         if number is not None:
             own = _new(member.parameters(), seen)
             answered.update(member.modules())

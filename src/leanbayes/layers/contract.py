@@ -1,4 +1,4 @@
-"""What a Bayesian layer owes the rest of the library, whichever method made it."""
+"""`BayesianLayer`: the interface of the layers that methods put into a model."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class BayesianLayer(nn.Module):
-    """Base of whatever stands in the place of a module.
+    """Base class of layers that replace a module.
 
     shell: a module whose class and options are those of the one that it replaced.
     method: what made it, where `bayesianize_` put it into a model; a part of another layer has none.
@@ -55,7 +55,7 @@ class BayesianLayer(nn.Module):
 
     @property
     def drops_inputs(self) -> bool:
-        """Whether it has stopped to read some of its inputs for good, so that whoever makes them can be cut."""
+        """Whether it no longer reads some of its inputs, so that `extract` can remove the channels that feed them."""
         return False
 
     def inputs_read(self, outputs: list[int]) -> list[bool] | None:
@@ -79,5 +79,17 @@ def option(described: Any, *names: str) -> Any:
 
 
 def hook_owner(hook: Any) -> Any:
-    """Whose method a hook is; the hook itself where it is no method."""
+    """The object whose method a hook is; the hook itself where it is a function."""
     return option(hook, "__self__") or hook
+
+
+def remove_hooks(model: nn.Module, *kinds: type) -> list[Any]:
+    """Remove the hooks around forward passes whose owners are of these classes, and return the owners."""
+    owners = []
+    for module in model.modules():
+        for hooks in (module._forward_pre_hooks, module._forward_hooks):
+            for key in [key for key, hook in hooks.items() if isinstance(hook_owner(hook), kinds)]:
+                owners.append(hook_owner(hooks.pop(key)))
+                for options in (module._forward_pre_hooks_with_kwargs, module._forward_hooks_always_called):
+                    options.pop(key, None)
+    return owners

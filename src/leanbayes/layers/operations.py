@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
@@ -92,6 +93,22 @@ def refusal(module: nn.Module) -> str | None:
     if module._modules or module._buffers:
         return "it has submodules or buffers of its own, which a stand-in would lose"
     return None
+
+
+def by_input(shell: Any, values: Tensor, shape: torch.Size) -> Tensor:
+    """A value for each input of a Linear or convolution, (inputs,), broadcast to the shape of its weight.
+
+    >>> by_input(nn.Linear(2, 3), torch.tensor([1.0, 2.0]), torch.Size((3, 2)))[0]
+    tensor([1., 2.])
+    """
+    if not isinstance(shell, nn.Linear):
+        tail = (1,) * (len(shape) - 2)
+        if shell.transposed:
+            values = values.view(-1, 1, *tail)
+        else:
+            values = values.view(shell.groups, -1).repeat_interleave(shape[0] // shell.groups, 0)
+            values = values.view(*values.shape, *tail)
+    return values.expand(shape)
 
 
 def why_not_sparse(module: nn.Module) -> str | None:

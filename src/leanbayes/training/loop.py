@@ -19,13 +19,14 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from .. import batches, files
 from ..errors import DataError, LeanBayesError, LeanBayesWarning, TrainingError
 from ..eval_mode import kept_modes
+from ..layers.contract import option
 from ..sampling import mix
-from . import data, diagnose, guard, rng, settings, snapshot
+from . import data, diagnose, guard, rng, scales, settings, snapshot
 from .callbacks import State, notify
 from .elbo import ELBO, Terms
 from .history import History, Journal, plain
 from .progress import Bar
-from .validate import rehearse, validate
+from .validate import check_validation, start_noise, validate
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Job:
-    """Everything `fit` was asked for, checked."""
+    """The arguments of `fit`, checked."""
 
     model: nn.Module
     elbo: ELBO
@@ -69,7 +70,7 @@ class Step(nn.Module):
 
 @dataclass
 class Sums:
-    """What the rows of an epoch are made from, kept in checkpoints so that an interrupted epoch has one row."""
+    """The running sums behind the row of an epoch; checkpoints hold them, so that a resumed epoch has one row."""
 
     data: int = 0
     loss: float = 0.0
@@ -103,7 +104,7 @@ class Sums:
 
 @dataclass
 class Run:
-    """One process of a training run; `train` is the way in."""
+    """One process of a training run."""
 
     fabric: Fabric
     job: Job
@@ -128,10 +129,10 @@ class Run:
         stepped = {id(p) for group in job.optimizer.param_groups for p in group["params"]}
         named = (*job.model.named_parameters(), *job.elbo.named_parameters())
         self.trained = {name: p for name, p in named if id(p) in stepped}
-        self.sound = guard.finite(self.trained.values())
+        self.finite_at_start = guard.finite(self.trained.values())
         self.fixed = self.free = {}
         if job.checkpoint is not None:  # as they are before anything moves
-            self.fixed, self.free = settings.fixed(self), settings.free(self)
+            self.fixed, self.free = settings.must_match(self), settings.may_differ(self)
 
     def train(self) -> History:
         """Train from the start, or from the checkpoint; returns the history."""
@@ -148,13 +149,16 @@ class Run:
             self.module, self.optimizer = fabric.setup(Step(job.model, job.elbo), job.optimizer)
             # Each process has noise of its own; DDP has made parameters and buffers the same everywhere.
             rng.seed_all(mix(job.seed, fabric.global_rank))
-            rehearse(self)
+            check_validation(self)
             self.undo = guard.Undo(job.model, job.elbo)
             first = fabric.is_global_zero
             for path in (job.checkpoint, job.log):
                 if first and path is not None:
                     files.remove_leftovers(path)  # of runs that were killed while they wrote
+            watch = None
             if stored is None:
+                start_noise(self)
+                watch = scales.Watch(job.model, job.optimizer)
                 snapshot.begin(self)
             else:
                 snapshot.restore(self, stored)
@@ -165,6 +169,8 @@ class Run:
                     self._epoch(bar)
                     journal.append(self.history.last)
                 notify(job.callbacks, "fit_end", self.state)
+                if watch is not None and first:  # a run that is continued has not seen the start
+                    watch.warn(self.state.step)
             finally:
                 journal.close()
                 bar.close()
@@ -198,7 +204,7 @@ class Run:
     def _step(self, batch: Any) -> list[float]:
         job, state = self.job, self.state
         inputs, targets = batches.split(batch)
-        self.together(lambda: guard.check_inputs(inputs, f"{self._where()}: "))
+        self.check_everywhere(lambda: guard.check_inputs(inputs, f"{self._where()}: "))
         self.undo.mark()
         try:
             terms, numbers = self._gradients(batch, inputs, targets)
@@ -214,7 +220,10 @@ class Run:
         return numbers
 
     def _gradients(self, batch: Any, inputs: Any, targets: Any) -> tuple[Terms, list[float]]:
-        """The gradients of a batch, clipped and known to be finite; nothing that lasts has changed but for buffers."""
+        """Compute the gradients of a batch, clipped and checked to be finite; of the model only buffers change.
+
+        Returns what the ELBO returned, and its terms as numbers, averaged over processes.
+        """
         fabric, job, state = self.fabric, self.job, self.state
         inputs, targets = (batches.to(part, fabric.device) for part in (inputs, targets))
         state.terms = None
@@ -235,27 +244,27 @@ class Run:
         numbers: list[float] = losses.tolist()
         if not all(map(math.isfinite, numbers)):
             rng.restore_torch(before, fabric.device)
-            raise TrainingError(self._diagnosis(inputs, targets, terms) + self._way_on())
+            raise TrainingError(self._diagnosis(inputs, targets, terms) + self._resume_hint())
         state.terms = terms.detached()
-        scaler = getattr(fabric.strategy.precision, "scaler", None)
+        scaler = option(fabric.strategy.precision, "scaler")
         state.scale = 1.0 if scaler is None else float(scaler.get_scale())
         notify(job.callbacks, "after_backward", state)
         norm: Any = None
         if job.clip is not None:
             norm = fabric.clip_gradients(self.module, self.optimizer, max_norm=job.clip, error_if_nonfinite=False)
         if scaler is None and (norm is None or not bool(torch.isfinite(norm))):  # a scaler skips such steps by itself
-            guard.check_gradients(self.trained, self._where(), self._way_on())
+            guard.check_gradients(self.trained, self._where(), self._resume_hint())
         return terms, numbers
 
     def _check_parameters(self) -> None:
-        """Refuse to go on, and above all to save, once a step has overflowed."""
-        if self.sound:
-            guard.check_parameters(self.trained, self._where(), self._way_on())
+        """Refuse to continue, or to write a checkpoint, once a step has overflowed."""
+        if self.finite_at_start:
+            guard.check_parameters(self.trained, self._where(), self._resume_hint())
 
     def _where(self) -> str:
         return f"step {self.state.step} (epoch {self.state.epoch})"
 
-    def _way_on(self) -> str:
+    def _resume_hint(self) -> str:
         path = self.job.checkpoint
         if path is None:
             return "; with checkpoint='run.ckpt' a run can be continued from before such a step"
@@ -264,7 +273,7 @@ class Run:
             "resume=True and, say, a lower lr to go on from it"
         )
 
-    def together(self, check: Callable[[], None]) -> None:
+    def check_everywhere(self, check: Callable[[], None]) -> None:
         """Run a check on every process; where one of them fails, all do."""
         mine = None
         try:
@@ -301,7 +310,7 @@ class Run:
             "lr": float(self.job.optimizer.param_groups[0]["lr"]),
         }
         if self.val is not None:
-            row |= self.validate(self.val.epoch(0), self.job.val_samples, self._sum_over_processes)
+            row |= self.validate(self.val.epoch(0), self.job.val_samples, self.sum_over_processes)
         return row | {"seconds": round(time.perf_counter() - started, 3)}
 
     def validate(
@@ -331,7 +340,8 @@ class Run:
         else:
             self.job.scheduler.step()
 
-    def _sum_over_processes(self, sums: Tensor) -> Tensor:
+    def sum_over_processes(self, sums: Tensor) -> Tensor:
+        """A tensor, summed over all processes."""
         if self.fabric.world_size == 1:
             return sums
         # Single precision where the device has no other; counts are exact in it up to 2^24.

@@ -1,4 +1,4 @@
-"""The alternation of sparse training: M gradient steps, then the least important weights give way to better places.
+"""The alternation of sparse training: after every M gradient steps the least important weights move to better places.
 
 Algorithm 1 of sparse subspace VI, which RigL shares: removal after the M-th step, addition by the gradient of that
 step's batch. Hooks watch the layers in that step alone; between updates nothing of a layer's dense size exists.
@@ -27,7 +27,7 @@ Growth = tuple[tuple[Tensor, Tensor], Tensor]  # as `best_places` returns it
 
 
 class Rules(Protocol):
-    """What a method says about the weights that move."""
+    """How a method ranks and initialises the weights that move."""
 
     @property
     def config(self) -> SparseTraining:
@@ -74,6 +74,7 @@ class Alternation(Callback):
         self.addition = self.method.addition if isinstance(self.method, SparseSubspace) else "sample"
         self.updates: list[tuple[int, int]] = []
         self.sums: dict[Sparse, Tensor] = {}
+        self.full: dict[Sparse, int] = {}
         self.begun = False
         self._reset()
 
@@ -88,12 +89,16 @@ class Alternation(Callback):
         self._release()
         self._reset()
         self.updates, self.sums = [], {}
+        self.full = {q: len(q.index) for q in self.weights if q.goal is not None and q.goal < len(q.index)}
+        if self.full and (_distributed() or not method.thinning or state.total_steps is None):
+            self._thin(state, 1.0)  # at once: DistributedDataParallel must not see parameters shrink
 
     def before_step(self, state: State) -> None:
         self.begun = True
         self._release()
         self._reset()
-        step = -(-(state.step + 1) // self.method.interval) * self.method.interval  # of the next update
+        interval = self._interval(state)
+        step = -(-(state.step + 1) // interval) * interval  # of the next update
         self.rate = self._rate(step, state)
         steps = self.method.addition_steps if self.addition == "steps" else 1  # type: ignore[attr-defined]
         if step - (state.step + 1) < steps and any(map(self._changes, self.weights)):
@@ -111,13 +116,15 @@ class Alternation(Callback):
     def after_step(self, state: State) -> None:
         if not self.begun:
             raise out_of_order(type(self.method).__name__)
-        if not self.watching or state.step % self.method.interval:
+        if self.full and state.total_steps is not None and state.step % self._interval(state) == 0:
+            self._thin(state, state.step / max(self.method.thinning * state.total_steps, 1.0))
+        if not self.watching or state.step % self._interval(state):
             return
         if self.addition == "steps":
             for q, total in self.sums.items():
                 self.found[q] = best_places([(0, total)], q.index, self._count(q))
             self.sums = {}
-        if not self.found:
+        if not self.found and not self.full:
             raise TrainingError(
                 f"{type(self.method).__name__}: expected its layers to take part in step {state.step}, saw none of "
                 "them; hooks on layers do not reach compiled models: train the model as it is"
@@ -127,17 +134,23 @@ class Alternation(Callback):
         self._reset()
 
     def fit_end(self, state: State) -> None:
+        self._thin(state, 1.0)
         self._release()
         self._reset()
         self.sums = {}
 
     def state_dict(self) -> dict[str, Any]:
         sums = {self.weights[q]: total for q, total in self.sums.items()}
-        return {"updates": [list(update) for update in self.updates], "sums": sums}
+        full = {self.weights[q]: [count, q.goal] for q, count in self.full.items()}
+        return {"updates": [list(update) for update in self.updates], "sums": sums, "full": full}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.updates = [(step, moved) for step, moved in state["updates"]]
         self.sums = {q: state["sums"][name] for q, name in self.weights.items() if name in state["sums"]}
+        self.full = {}
+        for q, name in self.weights.items():
+            if name in (full := state.get("full", {})):  # version 0.1 did not thin
+                self.full[q], q.goal = full[name]
 
     def _reset(self) -> None:
         self.watching, self.rate = False, 0.0
@@ -155,6 +168,25 @@ class Alternation(Callback):
         total = math.inf if state.total_steps is None else self.method.until * state.total_steps
         return replacement_rate(self.method.schedule, self.method.replacement, step, total)
 
+    def _interval(self, state: State) -> int:
+        """Steps between updates: as told, or 100, or fewer where a run is short."""
+        if self.method.interval is not None or state.total_steps is None:
+            return self.method.interval or 100
+        return max(1, min(100, int(self.method.until * state.total_steps) // 20))
+
+    @torch.no_grad()
+    def _thin(self, state: State, progress: float) -> None:
+        """Leave as many weights as belong to this part of the thinning: goal + (all - goal) (1 - progress)^3."""
+        for q, full in list(self.full.items()):
+            goal = q.goal or len(q.index)
+            count = goal + round((full - goal) * max(0.0, 1 - progress) ** 3)
+            if count < len(q.index) and q.keep is None:
+                optimizer_state.thin_(q, self.rules.keep_scores(q), count, state.optimizer)
+                self.found.pop(q, None)  # scores of slots that are gone
+            if progress >= 1:
+                q.goal = None
+                del self.full[q]
+
     def _count(self, q: Sparse) -> int:
         return int(self.rate * len(q.index))
 
@@ -168,7 +200,7 @@ class Alternation(Callback):
                 self.handles.append(layer.register_forward_hook(self._seen, with_kwargs=True))
 
     def _seen(self, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
-        """A layer has run: wait for the gradient at its output."""
+        """Called when a layer has run: registers a hook for the gradient at its output."""
         q = _weight(layer)
         if not (torch.is_grad_enabled() and output.requires_grad):
             return
@@ -186,7 +218,7 @@ class Alternation(Callback):
 
     @torch.no_grad()
     def _gather(self, q: Sparse) -> None:
-        """What the dense gradient of a weight says."""
+        """Find the best places for new weights from the dense gradient, or add it to the sums."""
         uses = self.arrived.pop(q)
         pieces = _averaged(gradient_pieces(uses, q.shape, q.dtype))
         if self.addition != "steps":
@@ -197,7 +229,7 @@ class Alternation(Callback):
             total[start : start + len(g)] += g.abs()
 
     def _ask_at_means(self, state: State) -> None:
-        """A second pass over the batch, at the means, which leaves nothing behind but its gradients."""
+        """Compute gradients in a second pass over the batch, at the means; nothing else changes."""
         closure = state.closure
         if closure is None:
             raise TrainingError(

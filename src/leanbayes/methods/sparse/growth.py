@@ -62,7 +62,7 @@ class Use:
 
     @classmethod
     def of(cls, shell: nn.Module, x: Activation, grad: Activation) -> Use:
-        """Laid out for the way in which its gradient is formed fastest."""
+        """The use in the layout in which its gradient is computed fastest."""
         if not isinstance(shell, nn.Conv2d) or grad.shape is None or x.shape is None or shell.groups > 1:
             return cls(shell, x.plain(), grad.plain())
         if grad.values.shape[1] > SMALL:

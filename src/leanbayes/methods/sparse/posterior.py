@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Self
+from collections.abc import Mapping
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -10,7 +11,7 @@ from torch import Tensor
 from ...errors import ConfigError
 from ...posteriors import Gaussian
 from ...posteriors.base import FactorisedGaussian, above_zero, as_parameter
-from ...posteriors.scale import rho_like, std_from_rho
+from ...posteriors.scale import log_std_from_rho, rho_like, std_from_rho
 from ...posteriors.sparse import Sparse, largest
 from ...sampling import draw
 
@@ -26,6 +27,8 @@ class SparseGaussian(Sparse, FactorisedGaussian):
     (tensor([[ 0., -3.],
             [ 2.,  0.]]), 2)
     """
+
+    scales: ClassVar[Mapping[str, float]] = {"rho": 1.0}
 
     def __init__(self, loc: Tensor, rho: Tensor, index: Tensor, shape: torch.Size) -> None:
         super().__init__(loc, index, shape)
@@ -49,6 +52,10 @@ class SparseGaussian(Sparse, FactorisedGaussian):
         """The stds of the active weights, (n,)."""
         std, kept = std_from_rho(self.rho), self._kept()
         return std if kept is None else torch.where(kept, std, 0.0)
+
+    def log_scale(self) -> Tensor:
+        """log std of the active weights, (n,)."""
+        return log_std_from_rho(self.rho)
 
     def active(self) -> Gaussian:
         """The distribution of the active weights alone, (n,), on the same parameters."""

@@ -20,6 +20,7 @@ from torch import nn
 
 from ...data import DataSet
 from ..experiment import Cell, Experiment
+from ..paper import printed
 from ..results import Metrics
 from .measures import pruned_, quality, size
 from .networks import SparseSetup, SparseTraining, digits, lenet, published, resnet
@@ -28,36 +29,6 @@ SETUPS: dict[str, tuple[SparseSetup, ...]] = {
     "smoke": (digits(),),
     "cpu": (lenet(), resnet()),
     "paper": (published(), published("cifar100")),
-}
-PAPER: dict[str, dict[str, dict[str, float]]] = {
-    "cifar10": {
-        "dense VI": {"accuracy": 0.9513, "classwise_l2": 0.004},
-        "variational dropout": {"accuracy": 0.906, "nll": 0.298, "classwise_l2": 0.009, "density": 0.232},
-        "SBP": {"accuracy": 0.901, "nll": 0.301, "classwise_l2": 0.009, "density": 0.189},
-        "sparse subspace, 10 %": {"accuracy": 0.9458, "classwise_l2": 0.005, "density": 0.1, "x dense VI": 0.1},
-        "sparse subspace, 5 %": {
-            "accuracy": 0.9374, "nll": 0.218, "classwise_l2": 0.006, "density": 0.05, "x dense VI": 0.05,
-        },
-    },
-    "cifar100": {
-        "dense VI": {"accuracy": 0.7820, "classwise_l2": 0.0016},
-        "variational dropout": {"accuracy": 0.600, "nll": 1.977, "classwise_l2": 0.0060, "density": 0.417},
-        "SBP": {"accuracy": 0.623, "nll": 1.834, "classwise_l2": 0.0053, "density": 0.388},
-        "sparse subspace, 10 %": {
-            "accuracy": 0.7581, "nll": 0.983, "classwise_l2": 0.0017, "density": 0.1, "x dense VI": 0.1,
-        },
-        "sparse subspace, 5 %": {"accuracy": 0.7383, "classwise_l2": 0.0018, "density": 0.05, "x dense VI": 0.05},
-    },
-}  # fmt: skip
-CITED: dict[str, dict[str, dict[str, float]]] = {
-    "cifar10": {
-        "AEB (cited)": {"accuracy": 0.9184, "nll": 0.308, "classwise_l2": 0.023, "density": 0.1},
-        "mBNN (cited)": {"accuracy": 0.9314, "nll": 0.227, "classwise_l2": 0.008, "density": 0.036},
-    },
-    "cifar100": {
-        "AEB (cited)": {"accuracy": 0.7026, "nll": 1.103, "classwise_l2": 0.0110, "density": 0.1},
-        "mBNN (cited)": {"accuracy": 0.7342, "nll": 1.078, "classwise_l2": 0.0024, "density": 0.122},
-    },
 }
 
 
@@ -82,10 +53,15 @@ def cells(preset: str) -> Iterator[Cell]:
     for setup in SETUPS[preset]:
         data = setup.training.data
         for name, (training, seeds) in contestants(setup).items():
-            measure, paper = partial(measured, training), PAPER.get(data, {}).get(name)
+            measure, paper = partial(measured, training), printed("sparse-accuracy", data, name)
             yield setup.cell(training, name, name, training.epochs, measure=measure, seeds=seeds, paper=paper)
-        for name, figures in CITED.get(data, {}).items() if preset == "paper" else ():
-            yield Cell(data, name, setup.training.epochs, seeds=0, paper=figures)
+        for name, found in cited(data).items() if preset == "paper" else ():
+            yield Cell(data, name, setup.training.epochs, seeds=0, paper=found)
+
+
+def cited(data: str) -> dict[str, dict[str, float]]:
+    """The figures of methods that the paper cites and that are not run here."""
+    return {name: found for name, found in printed("sparse-accuracy", data).items() if name.endswith("(cited)")}
 
 
 def measured(training: SparseTraining, model: nn.Module, data: DataSet, samples: int, seed: int) -> Metrics:

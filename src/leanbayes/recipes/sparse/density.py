@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..experiment import Cell, Experiment
-from ..figures.sparse import lines
+from ..figures.charts import lines
 from .networks import SparseSetup, digits, lenet, mlp, published
 
 DENSITIES = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01)

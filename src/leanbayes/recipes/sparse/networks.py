@@ -141,9 +141,17 @@ class SparseSetup:
         method = Rigl(density=density, interval=self.interval, **fresh)  # type: ignore[arg-type]
         return self._with(method, stem=None)
 
+    def compared(self, density: float) -> tuple[tuple[str, float, SparseTraining], ...]:
+        """The methods of a comparison: name, density and training."""
+        return (
+            ("dense VI", 1.0, self.dense()),
+            ("RigL", density, self.rigl(density)),
+            ("sparse subspace", density, self.subspace(density)),
+        )
+
     def variational_dropout(self) -> SparseTraining:
         """Under its own objective: the KL in full in the end."""
-        method = VariationalDropout()
+        method = VariationalDropout(log_alpha=-5.0)
         training = self._own_objective(self._with(method, stem=method), fast=1e-2)
         return replace(training, lr=3e-3) if self._short else training
 
@@ -203,7 +211,7 @@ def resnet(**changes: Any) -> SparseSetup:
     """ResNet-18 at half of its width, with ImageNet's stem, on 20,000 images of CIFAR-10.
 
     That stem makes images an eighth as large on their way: what a step costs would behind
-    the stem for CIFAR pay for a network far too narrow to be asked for 90 % sparsity.
+    the stem for CIFAR pay for a network far too narrow for 90 % sparsity.
     """
     training = SparseTraining(
         "cifar10", "resnet18", {"width": 32}, epochs=8, lr=0.05, limit=20_000, test_limit=5000, augment=True

@@ -1,8 +1,9 @@
-"""Lines, bars and matrices of results: a result, as `leanbayes reproduce` writes it, in; an SVG string out."""
+"""Lines, bars and matrices for the figures of all papers; `lines` and `bars` draw a whole result as an SVG string."""
 
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -90,6 +91,17 @@ def curves(
         ax.xaxis.set_major_formatter(lambda value, _: f"{value:g}")  # the usual one writes powers as mathematics
         ax.xaxis.set_minor_formatter(lambda value, _: "")
     return "; ".join(ends)
+
+
+def mean(row: Mapping[str, Any], metric: str) -> float:
+    """The mean of a metric over seeds; NaN where a row does not have it."""
+    found = row["metrics"].get(metric)
+    return math.nan if found is None or found["mean"] is None else float(found["mean"])
+
+
+def columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    """Points (x, y) as the two lists that matplotlib draws."""
+    return [x for x, _ in points], [y for _, y in points]
 
 
 def bars(title: str, name: Callable[[Mapping[str, Any]], str], metric: str = "accuracy") -> Figure:
