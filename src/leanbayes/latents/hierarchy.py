@@ -169,8 +169,9 @@ class HierarchicalVAE(nn.Module):
         meaning = likelihood_of(self, task)
         n, seed = checks.whole_number("n", n, error=PredictionError), checks.seed(seed, error=PredictionError)
         depth = self._depth(depth)
-        shapes = [block.noise.shape for block in self.blocks]  # type: ignore[union-attr]
-        count = sum(math.prod(shape) for shape in shapes)  # type: ignore[arg-type]
+        ladder: Any = self.blocks
+        shapes: list[tuple[int, ...]] = [block.noise.shape for block in ladder]
+        count = sum(map(math.prod, shapes))
         numbers = [torch.randn(count, generator=torch.Generator().manual_seed(mix(seed, i))) for i in range(n)]
         made = []
         for part in torch.stack(numbers).to(self.start).split(ROWS):

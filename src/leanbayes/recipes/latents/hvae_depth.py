@@ -67,7 +67,7 @@ class LadderTraining(Training):
         return torch.optim.Adam([{"params": others, "lr": self.lr}, {"params": tails, "lr": self.tail_lr}])
 
     def fit_options(self, data: DataSet) -> dict[str, Any]:
-        """The likelihood of the pixels; the KL is warmed up over the first third, or late blocks never come into use."""
+        """The likelihood of the pixels; the KL is warmed up over the first third, lest late blocks stay unused."""
         steps = len(data.train) * self.epochs // (3 * self.batch_size)
         return {**super().fit_options(data), "task": task_of(data), "latent_weight": lb.warmup(0.1, 1, max(steps, 1))}
 
