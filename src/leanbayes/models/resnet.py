@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from ..errors import ConfigError
+from .options import check_sizes, kaiming_
 
 
 def projection(in_channels: int, channels: int, stride: int) -> nn.Module | None:
@@ -46,11 +46,7 @@ class ResNet(nn.Module):
         self, stem: str, depths: tuple[int, int, int, int], num_classes: int, in_channels: int, width: int
     ) -> None:
         super().__init__()
-        if min(num_classes, in_channels, width) < 1:
-            raise ConfigError(
-                f"resnet: expected num_classes, in_channels and width of 1 or more, "
-                f"received {num_classes}, {in_channels}, {width}"
-            )
+        check_sizes("resnet", num_classes=num_classes, in_channels=in_channels, width=width)
         large = stem == "imagenet"
         kernel, stride, padding = (7, 2, 3) if large else (3, 1, 1)
         self.conv1 = nn.Conv2d(in_channels, width, kernel, stride=stride, padding=padding, bias=False)
@@ -63,9 +59,7 @@ class ResNet(nn.Module):
         self.layer4 = _stage(4 * width, 8 * width, depths[3], stride=2)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(8 * width, num_classes)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        kaiming_(self)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits, shape (batch, num_classes)."""
