@@ -72,6 +72,7 @@ def kl_sum(model: nn.Module) -> Tensor:
         for posterior, term in layer.kl_terms() if hasattr(layer, "kl_terms") else ():
             if id(posterior) not in terms:
                 terms[id(posterior)] = term()
+                layer.kl_counted = True
     total = torch.zeros((), device=next((p.device for p in model.parameters()), None))
     for value in terms.values():
         total = total + value.to(total.device)  # float32 and up: a half-precision term is promoted

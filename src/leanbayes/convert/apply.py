@@ -7,8 +7,10 @@ from torch import nn
 from .. import checks
 from ..errors import ConversionError
 from ..layers.contract import BayesianLayer
+from ..layers.kl_watch import watch
 from .implementation import implementation
 from .plan import Plan, converted
+from .pretrained import guard_
 from .record import conversions, ensure
 from .selectors import Rules
 
@@ -46,6 +48,9 @@ def bayesianize_(model: nn.Module, rules: Rules, *, strict: bool = False) -> Pla
     swap_(model, replacements)
     for method in dict.fromkeys(layer.method for layer in layers.values() if layer.method is not None):
         implementation(method).attach(model)
+    for layer in replacements.values():
+        watch(layer)
+    guard_(model)
     ensure(model)
     return done
 
@@ -84,6 +89,7 @@ def restore_(model: nn.Module) -> nn.Module:
     swap_(model, plain)
     for method in dict.fromkeys(methods.values()):
         implementation(method).detach(model)
+    guard_(model)
     return model
 
 

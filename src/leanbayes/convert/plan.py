@@ -30,6 +30,8 @@ NORMS = (
 Chosen = dict[str, tuple[Rule | None, str]]
 """For every module by name the rule that converts it, or None with the reason that it stays."""
 
+_NO_RULE = "no rule matches it"
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -133,6 +135,8 @@ def _planned(model: nn.Module, rules: Rules, strict: bool, source: _Model) -> tu
         for rule in matching:
             hits[rule].append(name)
         chosen[name] = _choose(name, module, matching[0] if matching else None, refusals)
+        if not matching and isinstance(rules, Method) and chosen[name][1] == _NO_RULE:
+            chosen[name] = None, implementation(rules).reason_unsupported(module) or _NO_RULE
         if name and (isinstance(module, BayesianLayer) or chosen[name][0] is not None):
             whole.add(name)
     _check_rules(ordered, hits, refusals, chosen, model)
@@ -154,7 +158,7 @@ def _choose(name: str, module: nn.Module, rule: Rule | None, refusals: dict[Rule
         # a name or module rule speaks of what a container holds, a type rule of the container itself
         if module._parameters or not module._modules or rule.rank == 2:
             refusals.setdefault(rule, f"{name or 'the model'} ({type(module).__name__}): {reason}")
-        return None, "norm layer, passes through" if isinstance(module, NORMS) else reason
+        return None, "norm layer, passes through" if _is_norm(module) else reason
     if name == "":
         raise ConversionError(
             f"the model itself is a {type(module).__name__}, which cannot be replaced in place; "
@@ -163,10 +167,17 @@ def _choose(name: str, module: nn.Module, rule: Rule | None, refusals: dict[Rule
     return rule, rule.text
 
 
+def _is_norm(module: nn.Module) -> bool:
+    """Whether it is a norm layer of torch's, or one by its name (LlamaRMSNorm) with a scale and a shift by channel."""
+    own = [p for p in module._parameters.values() if p is not None]
+    named = "Norm" in type(module).__name__ and not module._modules and all(p.ndim == 1 for p in own)
+    return isinstance(module, NORMS) or named
+
+
 def _default_reason(module: nn.Module) -> str:
-    if isinstance(module, NORMS):
+    if _is_norm(module):
         return "norm layer, passes through"
-    return refusal(module) or "no rule matches it"
+    return refusal(module) or _NO_RULE
 
 
 def _check_rules(
@@ -197,7 +208,7 @@ def _check_strict(model: nn.Module, chosen: Chosen) -> None:
     for name, (rule, why) in chosen.items():
         module = modules[name]
         has_own = any(p is not None for p in module._parameters.values())
-        if rule is None and has_own and not isinstance(module, NORMS) and not why.startswith(("excluded", "already")):
+        if rule is None and has_own and not _is_norm(module) and not why.startswith(("excluded", "already")):
             # the name of a container would exclude all that it holds
             selector = type(module).__name__ if module._modules else f'"{name}"'
             raise ConversionError(
@@ -215,9 +226,9 @@ def _convert(
     modules = dict(model.named_modules())
     methods = {name: rule.method for name, (rule, _) in chosen.items() if rule is not None and rule.method is not None}
     given = {name: source.module(modules[name]) for name in methods}
-    for method in dict.fromkeys(methods.values()):  # each sees all its modules before the first is converted
-        mine = {name: module for name, module in given.items() if methods[name] == method}
-        implementation(method).prepare(mine, conversion)
+    for each in dict.fromkeys(methods.values()):  # it sees all its modules before the first is converted
+        mine = {name: module for name, module in given.items() if methods[name] == each}
+        implementation(each).prepare(mine, conversion)
     seen_before: set[int] = set()
     seen_after: set[int] = set()
     taken: dict[int, tuple[str, Method]] = {}

@@ -33,9 +33,9 @@ class Record:
     conformal: Conformal | None = None
     classes: tuple[str, ...] = ()
 
-    def trained(self, likelihood: dict[str, Any] | None) -> None:
+    def trained(self, likelihood: dict[str, Any] | None, classes: tuple[str, ...] = ()) -> None:
         """Training is over: the outputs mean this, and what was found out about the network before holds no more."""
-        self.likelihood, self.conformal = likelihood, None
+        self.likelihood, self.conformal, self.classes = likelihood, None, classes or self.classes
 
     def callbacks(self, model: nn.Module) -> list[Any]:
         """The callbacks of every method in the model, each method once."""

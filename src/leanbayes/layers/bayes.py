@@ -128,6 +128,11 @@ class BayesLayer(StandIn):
             assert q is not None
             yield q, partial(self._kl, name, q)
 
+    @property
+    def has_kl(self) -> bool:
+        """Whether there is a term: layers of points have none."""
+        return next(self.kl_terms(), None) is not None
+
     def _kl(self, name: str, q: Posterior) -> Tensor:
         return self.total(name, kl(q, self.priors[name], approximation=self.approximation))
 

@@ -18,12 +18,20 @@ class BayesianLayer(nn.Module):
     method: what made it, where `bayesianize_` put it into a model; a part of another layer has none.
     statistics: "component" where a norm layer keeps running statistics for each of several components.
     resting_members: modules inside of it that a pass does not use, as those of an ensemble whose turn it is not.
+    gradient_seen, kl_counted: whether a gradient has reached it, and whether its KL was computed; see `kl_watch`.
     """
 
     shell: nn.Module
     method: Method | None = None
     resting_members: list[nn.Module] | tuple[()] = ()
     statistics: str = "shared"
+    gradient_seen: bool = False
+    kl_counted: bool = False
+
+    @property
+    def has_kl(self) -> bool:
+        """Whether training must weigh a KL of it."""
+        return False
 
     def posterior(self, name: str) -> Posterior | None:
         """The distribution of a parameter by name, or None where that is not random."""
@@ -76,6 +84,17 @@ def option(described: Any, *names: str) -> Any:
     """
     found = (getattr(described, name, None) for name in names)
     return next((value for value in found if value is not None), None)
+
+
+def features(module: nn.Module, side: str) -> int | None:
+    """How many inputs or outputs a layer has, by the names that torch gives them; None where it does not say.
+
+    >>> features(nn.Conv1d(2, 3, 1), "outputs")
+    3
+    """
+    names = ("in_features", "in_channels") if side == "inputs" else ("out_features", "out_channels", "embedding_dim")
+    found: int | None = option(original(module), *names, "num_features")
+    return found
 
 
 def hook_owner(hook: Any) -> Any:

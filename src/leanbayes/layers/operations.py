@@ -52,6 +52,10 @@ def _embedding(shell: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Te
     return F.embedding(x, weight, shell.padding_idx, scale_grad_by_freq=shell.scale_grad_by_freq)
 
 
+def _transposed(shell: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return F.linear(x, weight.mT, bias)
+
+
 _OPERATIONS: dict[type[nn.Module], Operation] = {
     nn.Linear: Operation(_linear, 0),
     nn.Embedding: Operation(_embedding, -1),
@@ -64,9 +68,23 @@ _OPERATIONS: dict[type[nn.Module], Operation] = {
 WEIGHT_LAYERS: tuple[type[nn.Module], ...] = tuple(_OPERATIONS)
 
 
+_TRANSPOSED = ("transformers.pytorch_utils", "Conv1D")
+"""A Linear with its weight the other way round, of GPT-2 and its kin; told by name, since transformers is optional."""
+
+
+def _kind(module: nn.Module) -> type[nn.Module] | None:
+    """The class whose operation a module has."""
+    own = type(module)
+    if (own.__module__, own.__name__) == _TRANSPOSED:
+        _OPERATIONS.setdefault(own, Operation(_transposed, 0))
+    return next((c for c in _OPERATIONS if isinstance(module, c)), None)
+
+
 def operation_of(module: nn.Module) -> Operation:
     """The operation of a module that `refusal` has nothing against."""
-    return next(o for c, o in _OPERATIONS.items() if isinstance(module, c))
+    kind = _kind(module)
+    assert kind is not None
+    return _OPERATIONS[kind]
 
 
 def refusal(module: nn.Module) -> str | None:
@@ -77,7 +95,11 @@ def refusal(module: nn.Module) -> str | None:
     >>> refusal(nn.LSTM(2, 3))
     'no operation for LSTM'
     """
-    kind = next((c for c in _OPERATIONS if isinstance(module, c)), None)
+    kind = _kind(module)
+    if isinstance(module, nn.MultiheadAttention):
+        return (
+            "queries, keys and values of MultiheadAttention are projected inside of torch; only its out_proj is a layer"
+        )
     if kind is None:
         return f"no operation for {type(module).__name__}"
     if (why := unusual(module, kind)) is not None:

@@ -10,46 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
 from .. import checks
 from ..errors import ArtifactError, LeanBayesWarning, MissingExtraError
 from ..files import write_text
-from .elbo import Terms
-
-
-@dataclass
-class Sums:
-    """The running sums behind the row of an epoch; checkpoints hold them, so that a resumed epoch has one row."""
-
-    data: int = 0
-    loss: float = 0.0
-    nll: float = 0.0
-    kl: float = 0.0
-    kl_weight: float = 0.0
-    seconds: float = 0.0
-    unscaled: float = 0.0
-    latent_kl: float = 0.0
-    latent_weight: float = 0.0
-    has_unscaled: bool = False
-    has_latents: bool = False
-
-    def add(self, data: int, numbers: list[float], terms: Terms) -> None:
-        loss, nll, kl, unscaled, latent_kl = numbers
-        self.data += data
-        self.loss += data * loss
-        self.nll += data * nll
-        self.latent_kl += data * latent_kl
-        # as they are at the end of the epoch
-        self.kl, self.kl_weight, self.unscaled, self.latent_weight = kl, terms.kl_weight, unscaled, terms.latent_weight
-        self.has_unscaled, self.has_latents = (isinstance(t, Tensor) for t in (terms.unscaled, terms.latent_kl))
-
-    def terms(self) -> dict[str, float]:
-        """The terms of the loss besides nll and kl, where there are any."""
-        row = {"unscaled": self.unscaled} if self.has_unscaled else {}
-        if self.has_latents:
-            row |= {"latent_kl": self.latent_kl / self.data, "latent_weight": self.latent_weight}
-        return row
 
 
 @dataclass

@@ -8,12 +8,10 @@ import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from .. import batches, files
@@ -23,50 +21,15 @@ from ..layers.contract import option
 from ..sampling import mix
 from . import data, diagnose, guard, rng, scales, settings, snapshot
 from .callbacks import State, notify
-from .elbo import ELBO, Terms
-from .history import History, Journal, Sums, plain
+from .elbo import Terms
+from .history import History, Journal, plain
+from .job import Job, Step, Sums
 from .progress import Bar
 from .unused import Unused
 from .validate import check_validation, start_noise, validate
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-
-@dataclass
-class Job:
-    """The arguments of `fit`, checked."""
-
-    model: nn.Module
-    elbo: ELBO
-    train: Any
-    val: Any
-    epochs: int
-    batch_size: int
-    optimizer: Optimizer
-    scheduler: Any
-    scheduler_every: str
-    seed: int
-    clip: float | None
-    val_samples: int
-    callbacks: list[Any]
-    checkpoint: Path | None
-    checkpoint_every: int | None
-    resume: bool
-    log: Path | None
-    tensorboard: Path | None
-    progress: bool
-
-
-class Step(nn.Module):
-    """Forward pass and loss as one module: DDP then sees every parameter, also those that only the KL reaches."""
-
-    def __init__(self, model: nn.Module, elbo: ELBO) -> None:
-        super().__init__()
-        self.model, self.elbo = model, elbo
-
-    def forward(self, inputs: Any, targets: Any) -> Terms:
-        return self.elbo(self.model, batches.call(self.model, inputs, targets), targets)
 
 
 @dataclass

@@ -25,9 +25,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ...methods.sparse.alternation import replacement_rate
 from ...methods.sparse.config import REMOVALS, SparseSubspace
 from ...methods.sparse.criteria import removal_score
+from ...methods.sparse.mask_updates import replacement_rate
 from ...methods.sparse.posterior import SparseGaussian
 from ...posteriors.scale import std_from_rho
 from ...report.figure import canvas, legend, svg

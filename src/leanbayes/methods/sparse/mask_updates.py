@@ -1,4 +1,4 @@
-"""The alternation of sparse training: after every M gradient steps the least important weights move to better places.
+"""Mask updates of sparse training: every M gradient steps, the least important weights are replaced by others.
 
 Algorithm 1 of sparse subspace VI, which RigL shares: removal after the M-th step, addition by the gradient of that
 step's batch. Hooks watch the layers in that step alone; between updates nothing of a layer's dense size exists.
