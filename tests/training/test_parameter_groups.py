@@ -20,7 +20,7 @@ from leanbayes.training.scales import median_log_scale
 
 # a method by where its sigma starts, relative to some place that is not where it ends
 FACTORS: dict[str, Callable[[float], Any]] = {
-    "MeanField": lambda f: lb.MeanField(std=0.04 * f),
+    "MeanField": lambda f: lb.MeanField(std=0.024 * f),
     "SparseSubspace": lambda f: lb.SparseSubspace(density=0.2, std=0.02 * f),
     "VariationalDropout": lambda f: lb.VariationalDropout(log_alpha=-5 + 2 * math.log(f)),
     "VariationalDropout, multiplicative": lambda f: lb.VariationalDropout(

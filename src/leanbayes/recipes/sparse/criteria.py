@@ -40,7 +40,11 @@ from ..results import Measured, Metrics, Row, points_as_rows
 from ..training import trained_network
 from .networks import SparseSetup, SparseTraining, digits, mlp, published
 
-SETUPS: dict[str, SparseSetup] = {"smoke": digits(), "cpu": mlp(seeds=1, without=("dense VI",)), "paper": published("cifar100")}
+SETUPS: dict[str, SparseSetup] = {
+    "smoke": digits(),
+    "cpu": mlp(seeds=1, without=("dense VI",)),
+    "paper": published("cifar100"),
+}
 STDS = (0.001, 0.003, 0.01)
 DENSITY = 0.1
 PUBLISHED = "snr-abs, as published"
