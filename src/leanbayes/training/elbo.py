@@ -16,7 +16,7 @@ from ..likelihoods import Likelihood, likelihood
 from .data import count
 from .schedules import Schedule, evaluate, schedule
 
-DWARFS = 20.0
+DWARFS = 100.0
 """How many times the loss of the data the KL may count at the first step before there is a warning."""
 
 
