@@ -152,13 +152,21 @@ class Train:
         import numpy as np
         from torch.utils.data import DataLoader, Subset
 
+        from ..conformal.config import least_count
         from ..data.splits import hold_out
+        from ..evaluation.conformalize import checked_score
 
         if self.coverage is None:
             return parts.get("val"), None
         if "val" not in data.parts:
             raise ConfigError("--coverage: expected validation data, received none; add --val-fraction 0.2")
         whole = data.val
+        checked_score(self.score, data.task, self.class_conditional)
+        if len(whole) // 2 < (needed := least_count(self.coverage)):
+            raise ConfigError(
+                f"--coverage: expected at least {2 * needed} validation data for {self.coverage:g}, received "
+                f"{len(whole)}; add --val-fraction 0.3, collect more, or ask for less"
+            )
         labels = [int(y) for _, y in whole] if data.num_classes else [0] * len(whole)
         kept, held = hold_out(np.array(labels), 0.5, self.seed % 2**32)
         return tuple(DataLoader(Subset(whole, index.tolist()), 256) for index in (kept, held))  # type: ignore[return-value]
