@@ -15,6 +15,7 @@ SMALL = {
     "rules.py": ([], ["excluded by name 'layer1.*'", "layer2.0.downsample.0", "Linear (10, 64)", "layer9"]),
     "regression.py": (["--epochs", "20", "--out", "plot.png"], ["RMSE", "x =  4.0", "wrote plot.png"]),
     "last_layer.py": (["--epochs", "1", "--width", "4"], ["Bayesian head", "100 samples take"]),
+    "ordered_latents.py": (["--epochs", "3"], ["elbo", "likely code lengths", "in_features=4", "wrote plot.png"]),
     "deep_ensemble.py": (["--epochs", "2", "--members", "3"], ["Ensemble()", "3 networks", "nats on digits"]),
 }
 

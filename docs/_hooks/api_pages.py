@@ -29,6 +29,11 @@ GROUPS = {
         "Evaluation",
         "evaluate Evaluation evaluate_each compare Comparison calibrate_ conformalize_ Pixels Corruptions Attack kappa",
     ),
+    "latents": (
+        "Latent codes",
+        "Autoencoder image_autoencoder OrderedLatents GaussianLatents JointLatents PointLatents set_length_ "
+        "evaluate_generation Generation",
+    ),
     "deployment": (
         "Deployment",
         "cost prune_ zero_means_ extract save load set_width_ widths importance likely_width truncate_",

@@ -1,6 +1,6 @@
 """Saving models and loading them again."""
 
-from .load import inspect, load
-from .save import save
+from .loading import inspect, load
+from .saving import save
 
 __all__ = ["inspect", "load", "save"]

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ..convert.plan import plan
 from ..errors import ArtifactError
 from ..method import Method
-from .save import aliases_of
+from .saving import aliases_of
 
 _BUILD = "build the model that was saved"
 _FEW = 2**20  # parameters that any model may get, whatever its file holds

@@ -226,9 +226,9 @@ def _convert(
     modules = dict(model.named_modules())
     methods = {name: rule.method for name, (rule, _) in chosen.items() if rule is not None and rule.method is not None}
     given = {name: source.module(modules[name]) for name in methods}
-    for method in dict.fromkeys(methods.values()):  # each sees all its modules before the first is converted
-        mine = {name: module for name, module in given.items() if methods[name] == method}
-        implementation(method).prepare(mine, conversion)
+    for each in dict.fromkeys(methods.values()):  # it sees all its modules before the first is converted
+        mine = {name: module for name, module in given.items() if methods[name] == each}
+        implementation(each).prepare(mine, conversion)
     seen_before: set[int] = set()
     seen_after: set[int] = set()
     taken: dict[int, tuple[str, Method]] = {}

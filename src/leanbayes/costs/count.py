@@ -160,7 +160,7 @@ def _layers(
             macs=round(sum(macs[member] for member in members) / batch_size),
             bytes=sum(t.numel() * t.itemsize for t in (*parameters, *buffers)),
             passes=max(map(_passes, members)),
-            path=next(filter(None, map(_path, members)), ""),
+            path=next(filter(None, (_path(member, called=macs[member] > 0) for member in members)), ""),
         )
         if row.bytes or row.macs:
             yield row
@@ -192,11 +192,13 @@ def _passes(module: nn.Module) -> int:
     return 2 if noisy and isinstance(module, BayesLayer) and module.estimator in ("local", "flipout") else 1
 
 
-def _path(module: nn.Module) -> str:
+def _path(module: nn.Module, called: bool) -> str:
     """Which way a layer with a sparse weight computes."""
     weight = module.posterior("weight") if isinstance(module, BayesLayer) else None
     if weight is None or not weight.is_sparse or not isinstance(module, BayesLayer):
         return ""
+    if not called:
+        return "dense: its weight is read by another module, which does not call it"
     return "compiled" if (why := unsuitable(module)) is None else f"dense: {why}"
 
 

@@ -105,5 +105,5 @@ class Corruptions:
                 raise ConfigError(f"Corruptions.{field}: expected each once, received {checks.short(values)}")
         if not self.severities:
             raise ConfigError("Corruptions.severities: expected some of 1 to 5, received none")
-        check_whole(self, "limit", optional=True)
+        check_whole(self, "limit", optional=True, hint="or None for all data")
         check_whole(self, "seed", at_least=0)

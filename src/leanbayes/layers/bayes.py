@@ -47,6 +47,9 @@ class BayesLayer(StandIn):
 
     subspace: Method | None = None
     """The sparse training that moves the active places of its weight, where one does."""
+    weight_read: Callable[[BayesLayer, Any], None] | None = None
+    """Called with every value that ``layer.weight`` gives, as forward hooks are with outputs: some modules of torch's
+    (MultiheadAttention its out_proj's) read a weight instead of calling the layer."""
 
     def __init__(
         self,
@@ -165,7 +168,10 @@ class BayesLayer(StandIn):
 
     def read(self, name: str) -> Tensor | None:
         """The mean of a parameter, or a draw."""
-        return self.mean(name) if context.mean_only else self.draw(name)
+        value = self.mean(name) if context.mean_only else self.draw(name)
+        if name == "weight" and self.weight_read is not None:
+            self.weight_read(self, value)
+        return value
 
     def extra_repr(self) -> str:
         """What it stands for and how it draws."""

@@ -86,6 +86,17 @@ def option(described: Any, *names: str) -> Any:
     return next((value for value in found if value is not None), None)
 
 
+def features(module: nn.Module, side: str) -> int | None:
+    """How many inputs or outputs a layer has, by the names that torch gives them; None where it does not say.
+
+    >>> features(nn.Conv1d(2, 3, 1), "outputs")
+    3
+    """
+    names = ("in_features", "in_channels") if side == "inputs" else ("out_features", "out_channels", "embedding_dim")
+    found: int | None = option(original(module), *names, "num_features")
+    return found
+
+
 def hook_owner(hook: Any) -> Any:
     """The object whose method a hook is; the hook itself where it is a function."""
     return option(hook, "__self__") or hook

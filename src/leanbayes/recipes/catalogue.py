@@ -36,6 +36,9 @@ def _experiment(name: str) -> Any:
 _SUMMARIES = {
     "baselines": "all methods on one network, beside a plain one: accuracy, calibration, out-of-domain",
     "bn-statistics": "nested posteriors, appendix C.2: BatchNorm statistics at a width from few images or all",
+    "defaults":
+        "every method with nothing but its defaults on trained networks, beside the same training without Bayes",
+    "hvae-depth": "ordered latents, section 6.2.2: the depth of a hierarchical VAE by the mode of its posterior",
     "limited-parameters":
         "nested posteriors, table 2: the smallest BN3, sparse variational dropout, averages over widths",
     "nested-cost": "nested posteriors, table 3: time of a training step and of a prediction beside IBNN and FN3",
@@ -92,7 +95,7 @@ _SUMMARIES = {
 }  # fmt: skip
 _FOLDERS = {
     "nested": ("bn-statistics", "limited-parameters", "snr-pruning"),
-    "latents": ("ordered-latents", "posterior-collapse", "progressive-generation"),
+    "latents": ("hvae-depth", "ordered-latents", "posterior-collapse", "progressive-generation"),
 }
 RECIPES = {name: Recipe(name, text, partial(_experiment, name)) for name, text in _SUMMARIES.items()}
 

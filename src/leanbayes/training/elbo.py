@@ -36,7 +36,8 @@ class Terms(NamedTuple):
 
     def detached(self) -> Terms:
         """The same numbers without their graph."""
-        return Terms(*(value.detach() if isinstance(value, Tensor) else value for value in self))
+        tensors = {name: value.detach() for name, value in self._asdict().items() if isinstance(value, Tensor)}
+        return self._replace(**tensors)
 
     def numbers(self) -> Tensor:
         """loss, nll, kl, unscaled and latent_kl as one tensor, detached."""

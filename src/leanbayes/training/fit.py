@@ -22,7 +22,8 @@ from ..turns import training
 from . import arguments, callbacks as hooks, checkpoint as files, data, history
 from .elbo import ELBO
 from .history import History
-from .loop import Job, Run
+from .job import Job
+from .loop import Run
 from .recalibrate import needs_whole_draws, recalibrate_
 from .schedules import Schedule
 
@@ -81,8 +82,8 @@ def fit(
     steps or more that has left it where it was ends with a warning.
     scheduler: a function of the optimizer that returns a learning-rate scheduler, stepped each epoch or each step.
     kl_weight: a number or a schedule of the step, say ``warmup(0, 1, steps=5 * len(loader))``; 1 is the ELBO itself.
-    None is 1 where there are as many data as random weights, and data / weights where there are fewer, so that the KL
-    counts as its mean over the weights: a tempered posterior, without which the prior of a large network outweighs
+    None is 1 where there are 20 data a random weight, and 0.05 data / weights where there are fewer, so that the KL
+    counts 0.05 of its mean over the weights: a tempered posterior, without which the prior of a large network outweighs
     little data. latent_weight: the same for the KL of latent variables, where a model has any: a beta-VAE's beta.
     clip: the largest norm of the gradient.
     recalibrate: training noise and the noise of `predict` differ (see the guide on BatchNorm), so that BatchNorm's

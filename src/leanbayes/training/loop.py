@@ -8,12 +8,10 @@ import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from .. import batches, files
@@ -23,83 +21,15 @@ from ..layers.contract import option
 from ..sampling import mix
 from . import data, diagnose, guard, rng, scales, settings, snapshot
 from .callbacks import State, notify
-from .elbo import ELBO, Terms
+from .elbo import Terms
 from .history import History, Journal, plain
+from .job import Job, Step, Sums
 from .progress import Bar
+from .unused import Unused
 from .validate import check_validation, start_noise, validate
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
-
-
-@dataclass
-class Job:
-    """The arguments of `fit`, checked."""
-
-    model: nn.Module
-    elbo: ELBO
-    train: Any
-    val: Any
-    epochs: int
-    batch_size: int
-    optimizer: Optimizer
-    scheduler: Any
-    scheduler_every: str
-    seed: int
-    clip: float | None
-    val_samples: int
-    callbacks: list[Any]
-    checkpoint: Path | None
-    checkpoint_every: int | None
-    resume: bool
-    log: Path | None
-    tensorboard: Path | None
-    progress: bool
-
-
-class Step(nn.Module):
-    """Forward pass and loss as one module: DDP then sees every parameter, also those that only the KL reaches."""
-
-    def __init__(self, model: nn.Module, elbo: ELBO) -> None:
-        super().__init__()
-        self.model, self.elbo = model, elbo
-
-    def forward(self, inputs: Any, targets: Any) -> Terms:
-        return self.elbo(self.model, batches.call(self.model, inputs, targets), targets)
-
-
-@dataclass
-class Sums:
-    """The running sums behind the row of an epoch; checkpoints hold them, so that a resumed epoch has one row."""
-
-    data: int = 0
-    loss: float = 0.0
-    nll: float = 0.0
-    kl: float = 0.0
-    kl_weight: float = 0.0
-    seconds: float = 0.0
-    unscaled: float = 0.0
-    latent_kl: float = 0.0
-    latent_weight: float = 0.0
-    has_unscaled: bool = False
-    has_latents: bool = False
-
-    def add(self, data: int, numbers: list[float], terms: Terms) -> None:
-        loss, nll, kl, unscaled, latent_kl = numbers
-        self.data += data
-        self.loss += data * loss
-        self.nll += data * nll
-        self.latent_kl += data * latent_kl
-        # as they are at the end of the epoch
-        self.kl, self.kl_weight, self.unscaled, self.latent_weight = kl, terms.kl_weight, unscaled, terms.latent_weight
-        self.has_unscaled, self.has_latents = (isinstance(t, Tensor) for t in (terms.unscaled, terms.latent_kl))
-
-    def terms(self) -> dict[str, float]:
-        """The terms of the loss besides nll and kl, where there are any."""
-        row = {"unscaled": self.unscaled} if self.has_unscaled else {}
-        if self.has_latents:
-            row |= {"latent_kl": self.latent_kl / self.data, "latent_weight": self.latent_weight}
-        return row
 
 
 @dataclass
@@ -130,6 +60,7 @@ class Run:
         named = (*job.model.named_parameters(), *job.elbo.named_parameters())
         self.trained = {name: p for name, p in named if id(p) in stepped}
         self.finite_at_start = guard.finite(self.trained.values())
+        self.unused = Unused(job.model, self.trained)
         self.fixed = self.free = {}
         if job.checkpoint is not None:  # as they are before anything moves
             self.fixed, self.free = settings.must_match(self), settings.may_differ(self)
@@ -155,10 +86,9 @@ class Run:
             for path in (job.checkpoint, job.log):
                 if first and path is not None:
                     files.remove_leftovers(path)  # of runs that were killed while they wrote
-            watch = None
+            watch = scales.Watch(job.model, job.optimizer)
             if stored is None:
                 start_noise(self)
-                watch = scales.Watch(job.model, job.optimizer)
                 snapshot.begin(self)
             else:
                 snapshot.restore(self, stored)
@@ -169,7 +99,7 @@ class Run:
                     self._epoch(bar)
                     journal.append(self.history.last)
                 notify(job.callbacks, "fit_end", self.state)
-                if watch is not None and first:  # a run that is continued has not seen the start
+                if stored is None and first:  # a run that is continued has not seen the start
                     watch.warn(self.state.step)
             finally:
                 journal.close()
@@ -232,7 +162,8 @@ class Run:
         before = rng.capture_torch(fabric.device)
         self.optimizer.zero_grad()
         try:
-            terms: Terms = self.module(inputs, targets)
+            with self.unused.shapes():
+                terms: Terms = self.module(inputs, targets)
         except (TypeError, ValueError, RuntimeError) as error:
             if (why := guard.batch_at_fault(job.model, batch, inputs, targets, error)) is not None:
                 raise DataError(why) from error
@@ -254,6 +185,7 @@ class Run:
             norm = fabric.clip_gradients(self.module, self.optimizer, max_norm=job.clip, error_if_nonfinite=False)
         if scaler is None and (norm is None or not bool(torch.isfinite(norm))):  # a scaler skips such steps by itself
             guard.check_gradients(self.trained, self._where(), self._resume_hint())
+        self.unused.gradients()
         return terms, numbers
 
     def _check_parameters(self) -> None:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import warnings
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from .. import config
 from ..convert import record
 from ..errors import ConfigError, LeanBayesWarning
-from .fingerprint import fingerprint
+from ..fingerprint import add_nested
+from . import rng
+from .data import Feed, Keyed, Rows
 from .schedules import Schedule, evaluate
 
 if TYPE_CHECKING:
     from .loop import Run
 
+_MOST_BYTES = 2**26  # of a tensor that go into a digest
 # State of a scheduler that changes as it steps, or that it takes from the optimiser; the rest are its options.
 _CHANGING = {
     "last_epoch", "_step_count", "_last_lr", "base_lrs", "best", "num_bad_epochs", "cooldown_counter", "T_cur", "T_i",
@@ -83,6 +88,29 @@ def apply_differences(run: Run, stored: dict[str, Any]) -> None:
     if notes and run.fabric.is_global_zero:
         text = "; ".join(dict.fromkeys(notes))
         warnings.warn(f"{run.job.checkpoint}: {text}", LeanBayesWarning, stacklevel=2)
+
+
+def fingerprint(feed: Feed) -> str | None:
+    """A digest of the first, the middle and the last datum, or of all where they are a few tensors.
+
+    None where reading the data could have side effects: they are no data set, or workers are to open its files.
+    """
+    loader: Any = feed.loader
+    if not isinstance(loader, DataLoader) or loader.num_workers or isinstance(loader.dataset, IterableDataset):
+        return None
+    dataset: Any = loader.dataset.dataset if isinstance(loader.dataset, Keyed) else loader.dataset
+    digest = hashlib.blake2b(digest_size=16)
+    if isinstance(dataset, (Rows, TensorDataset)):
+        for tensor in dataset.tensors:
+            add_nested(digest, tensor[:: 1 + tensor.numel() * tensor.element_size() // _MOST_BYTES])
+    elif feed.num_data is None:
+        return None
+    else:
+        with rng.seeded_host(0):
+            for index in sorted({0, feed.num_data // 2, feed.num_data - 1}):
+                with contextlib.suppress(Exception):  # training will raise it again
+                    add_nested(digest, dataset[index])
+    return digest.hexdigest()
 
 
 def _described(schedule: Schedule) -> Any:

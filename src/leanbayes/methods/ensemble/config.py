@@ -44,7 +44,7 @@ class Ensemble(Method):
     members: int = 5
     method: Method | None = None
     init: Literal["auto", "fresh", "perturb"] = "auto"
-    perturbation: float = 0.05
+    perturbation: float = 0.03
 
     def __post_init__(self) -> None:
         hint = "one network is no ensemble: leave it as it is, or give it a method"

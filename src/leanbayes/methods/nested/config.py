@@ -50,7 +50,7 @@ class Ordered(Method):
     channels: tuple[str, ...] = ()
     legacy: bool = False
     by_importance: bool = True
-    start_full: float = 0.8
+    start_full: float = 0.9
 
     def __post_init__(self) -> None:
         here = type(self).__name__

@@ -14,8 +14,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ...convert.channels import Use
-from ...costs.shares import features
-from ...layers.contract import BayesianLayer, option, original
+from ...layers.contract import BayesianLayer, features, option, original
 from ...ordering.unit import OrderingUnit
 
 

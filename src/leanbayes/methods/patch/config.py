@@ -69,7 +69,7 @@ class Patch(Method):
     bias_prior: Normal | None = None
     divergence: Literal["equation 6", "bound", "monte carlo"] = "equation 6"
     init: Literal["perturb", "fresh"] = "perturb"
-    perturbation: float = 0.1
+    perturbation: float = 0.05
     statistics: Literal["shared", "component"] = "shared"
     balanced: bool = True
 

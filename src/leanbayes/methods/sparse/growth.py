@@ -6,7 +6,7 @@ as at an active one, local reparameterisation included: an inactive weight has n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,12 +70,22 @@ class Use:
         return cls(shell, x.batch_last(), grad.batch_last(), plain=False)
 
 
-def gradient_pieces(uses: list[Use], shape: torch.Size, dtype: torch.dtype) -> Iterator[tuple[int, Tensor]]:
+@dataclass(frozen=True)
+class Whole:
+    """A use of a weight by code that read it instead of calling its layer: the gradient of all of it."""
+
+    shell: nn.Module
+    grad: Tensor
+
+
+def gradient_pieces(uses: Sequence[Use | Whole], shape: torch.Size, dtype: torch.dtype) -> Iterator[tuple[int, Tensor]]:
     """dL/dw of a weight, flat, piece by piece: the place where each begins, and its values, summed over the uses."""
-    ready = [(use, *_laid_out(use, dtype)) for use in uses]
+    ready = [(use, *_laid_out(use, dtype)) for use in uses if isinstance(use, Use)]
+    whole = [use.grad.to(dtype) for use in uses if isinstance(use, Whole)]
     row = shape[1:].numel()
     for start, stop in _rows(shape[0], row, option(uses[0].shell, "groups") or 1):
-        piece = sum(_gradient(use, x, grad, shape, start, stop) for use, x, grad in ready)
+        pieces = [_gradient(use, x, grad, shape, start, stop) for use, x, grad in ready]
+        piece = sum(pieces + [grad[start:stop] for grad in whole])
         assert isinstance(piece, Tensor)
         yield start * row, piece.reshape(-1)
 

@@ -22,9 +22,9 @@ from ...posteriors.sparse import Sparse, SparsePoint, largest
 from ...priors import EmpiricalNormal
 from ..mean_field.implementation import fresh, relative_std
 from . import allocation
-from .alternation import Alternation
 from .config import Rigl, SparseSubspace, SparseTraining
 from .criteria import removal_score
+from .mask_updates import Alternation
 from .posterior import SparseGaussian
 
 S = TypeVar("S", bound=SparseTraining)

@@ -193,8 +193,9 @@ def as_ordered(model: Autoencoder) -> Autoencoder:
     """A VAE whose code can be cut: the first latents are kept, the others zero."""
     assert isinstance(model.code, GaussianCode)
     copied = copy.deepcopy(model)
-    code = OrderedCode(copied.code.head.mean.in_features, lb.OrderedLatents(model.code.size, tails="uniform"))
-    code.head = copied.code.head
+    head: Any = copied.code.head
+    code = OrderedCode(head.mean.in_features, lb.OrderedLatents(model.code.size, tails="uniform"))
+    code.head = head
     copied.code = code.eval()
     return copied
 
@@ -231,9 +232,13 @@ def cells(setups: tuple[Setup, ...], paper: Mapping[Any, Mapping[str, float]]) -
                 key,
                 partial(measured, setup, method, quarter),
                 setup.seeds,
-                paper=lambda name, at, data=training.data: paper.get((data, name, at), {}),
+                paper=partial(_printed, paper, training.data),
                 label=f"{method}{part} on {training.data}",
             )
+
+
+def _printed(paper: Mapping[Any, Mapping[str, float]], data: str, method: str, part: Any) -> Mapping[str, float]:
+    return paper.get((data, method, part), {})
 
 
 def _setup(data: str, size: int, limit: int, epochs: int, test: int | None = None, **options: Any) -> Setup:

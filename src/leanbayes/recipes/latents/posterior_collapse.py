@@ -25,7 +25,7 @@ from ...latents.code import gaussian_kl
 from ...latents.ordered import OrderedCode
 from ...ordering import BernoulliChain, optimal_tails
 from ..experiment import Cell, Experiment, grid
-from ..figures.sparse import lines
+from ..figures.charts import lines
 from ..jobs import Jobs
 from ..results import Measured
 from ..training import trained_network

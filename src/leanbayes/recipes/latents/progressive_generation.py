@@ -22,7 +22,7 @@ from ...evaluation.metrics.generative import frechet_distance, manifold_metrics
 from ...latents.autoencoder import Autoencoder
 from ...latents.pictures import progressive, traverse, tree, write_grid
 from ..experiment import Cell, Experiment
-from ..figures.sparse import lines
+from ..figures.charts import lines
 from ..jobs import Jobs
 from ..results import Measured
 from .networks import EXTRACTOR, SETUPS, Setup

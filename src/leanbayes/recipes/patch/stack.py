@@ -25,8 +25,8 @@ from torch.func import stack_module_state
 from ...convert.trace import original
 from ...kl import kl as of
 from ...layers.bayes import BayesLayer
+from ...layers.contract import features
 from ...layers.perturb import perturb
-from ...methods.nested.narrow import features
 from ...methods.patch.mixture import Assignment
 from ...posteriors import Gaussian
 from ...posteriors.scale import rho_from_std, std_from_rho

@@ -21,7 +21,7 @@ from ..files import name_of
 from ..method import Method
 from ..posteriors.base import Posterior
 from .fit import check_counts, check_finite, check_fit, check_size
-from .save import bare_model, tensors_of
+from .saving import bare_model, tensors_of
 from .training import check_training
 
 

@@ -1,4 +1,4 @@
-"""The alternation of sparse training: after every M gradient steps the least important weights move to better places.
+"""Mask updates of sparse training: every M gradient steps, the least important weights are replaced by others.
 
 Algorithm 1 of sparse subspace VI, which RigL shares: removal after the M-th step, addition by the gradient of that
 step's batch. Hooks watch the layers in that step alone; between updates nothing of a layer's dense size exists.
@@ -21,7 +21,7 @@ from ...sampling import using
 from ...training.callbacks import Callback, State, out_of_order
 from . import optimizer_state
 from .config import SparseSubspace, SparseTraining
-from .growth import Activation, Use, best_places, gradient_pieces
+from .growth import Activation, Use, Whole, best_places, gradient_pieces
 
 Growth = tuple[tuple[Tensor, Tensor], Tensor]  # as `best_places` returns it
 
@@ -156,7 +156,7 @@ class Alternation(Callback):
         self.watching, self.rate = False, 0.0
         self.found: dict[Sparse, Growth] = {}
         self.open: dict[Sparse, int] = {}
-        self.arrived: dict[Sparse, list[Use]] = {}
+        self.arrived: dict[Sparse, list[Use | Whole]] = {}
         self.handles: list[Any] = []
 
     def _release(self) -> None:
@@ -198,6 +198,16 @@ class Alternation(Callback):
         for layer in self.layers:
             if self._changes(_weight(layer)):
                 self.handles.append(layer.register_forward_hook(self._seen, with_kwargs=True))
+                layer.weight_read = self._read
+                self.handles.append(_Reading(layer))
+
+    def _read(self, layer: Any, weight: Any) -> None:
+        """Somebody has read the weight of a layer: wait for the gradient at it."""
+        q = _weight(layer)
+        if not (torch.is_grad_enabled() and isinstance(weight, Tensor) and weight.requires_grad):
+            return
+        self.open[q] = self.open.get(q, 0) + 1
+        weight.register_hook(lambda grad: self._arrived(q, Whole(layer.shell, grad.detach())))
 
     def _seen(self, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
         """Called when a layer has run: registers a hook for the gradient at its output."""
@@ -208,13 +218,16 @@ class Alternation(Callback):
         self.open[q] = self.open.get(q, 0) + 1
 
         def arrive(grad: Tensor) -> None:  # must not hold the output, which holds its hook: nobody would free them
-            self.open[q] -= 1
-            self.arrived.setdefault(q, []).append(Use.of(layer.shell, x, Activation.of(grad)))
-            # at once, so that the activations can go; but processes have to do it in one order, after the pass
-            if self.open[q] == 0 and not _distributed():
-                self._gather(q)
+            self._arrived(q, Use.of(layer.shell, x, Activation.of(grad)))
 
         output.register_hook(arrive)
+
+    def _arrived(self, q: Sparse, use: Use | Whole) -> None:
+        self.open[q] -= 1
+        self.arrived.setdefault(q, []).append(use)
+        # at once, so that the activations can go; but processes have to do it in one order, after the pass
+        if self.open[q] == 0 and not _distributed():
+            self._gather(q)
 
     @torch.no_grad()
     def _gather(self, q: Sparse) -> None:
@@ -252,6 +265,16 @@ class Alternation(Callback):
             dist.broadcast(index, 0)  # scores are the same everywhere; the choice is made once all the same
         values = self.rules.newcomers(q, index == q.index)
         return int(optimizer_state.overwrite_(q, index, values, state.optimizer).sum())
+
+
+class _Reading:
+    """Stands among the handles of hooks for the one that is told when a layer's weight is read."""
+
+    def __init__(self, layer: Any) -> None:
+        self.layer = layer
+
+    def remove(self) -> None:
+        self.layer.weight_read = None
 
 
 def _weight(layer: Any) -> Sparse:
