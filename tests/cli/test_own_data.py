@@ -36,6 +36,8 @@ def home(tmp_path_factory):
         "y = (x[:, 0] > 0).long()\n"
         "def loaders():\n"
         "    return {'train': DataLoader(TensorDataset(x[:80], y[:80]), 16, shuffle=True), 'test': (x[80:], y[80:])}\n"
+        "def three():\n"
+        "    return loaders()['train'], DataLoader(TensorDataset(x[:40], y[:40]), 16), (x[80:], y[80:])\n"
         "def network():\n"
         "    return torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))\n"
         "def inputs():\n    return x[80:90]\n"
@@ -137,6 +139,9 @@ def test_loaders_and_a_network_of_ones_own(run, run_json):
     assert code == USAGE
     assert "does not say how inputs were scaled in training" in said
     run_json("predict", "f.safetensors", "new.npy", *own, "--scaled")
+    three = ["--data", "own:three", *own, "--epochs", "1", "--coverage", "0.8", "--out", "t.safetensors"]
+    run_json("train", *three)
+    assert run_json("predict", "t.safetensors", "own:inputs", *own)["columns"][-1] == "set"
     assert run("train", "--data", "own:nonsense", *own)[0] == USAGE
     assert "received int" in run("train", "--data", "own:nonsense", *own)[2]
     assert "raised AttributeError" in run("train", "--data", "own:missing", *own)[2]

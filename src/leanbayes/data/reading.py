@@ -127,7 +127,7 @@ def _learn(
             raise DataError(f"{path}: expected at least one column beside the target, received none")
         categories = tuple(categories_of(train.inputs, name) for name in names)
         features = sum(len(texts) or 1 for texts in categories)
-        columns = {"columns": tuple(names), "categories": categories, "drop": drop, "missing": missing}
+        columns: dict[str, Any] = {"columns": tuple(names), "categories": categories, "drop": drop, "missing": missing}
         unscaled = Preparation(
             **fields, **columns, input_shape=(features,), mean=(0.0,) * features, std=(1.0,) * features
         )
