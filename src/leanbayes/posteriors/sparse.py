@@ -143,6 +143,9 @@ class SparseGaussian(Sparse, FactorisedGaussian):
         device = self.device if generator is None else generator.device
         return torch.randn(self.loc.shape, generator=generator, device=device, dtype=self.dtype)
 
+    def noise_kind(self) -> tuple[Any, ...] | None:
+        return type(self), self.loc.shape, self.dtype, self.device
+
     def sample(self, noise: Tensor | None = None) -> Tensor:
         """loc + std * noise in their places."""
         return self.masked(self.spread(self.active_sample(noise)))
