@@ -20,12 +20,19 @@ GROUPS = {
     "training": (
         "Training",
         "fit follow ELBO kl_sum warmup recalibrate_ Callback callbacks EarlyStopping CoordinateDescent Transition "
+        "parameter_groups",
+        "SGD",
         "NaturalGradientSGD",
     ),
     "prediction": ("Prediction", "predict Predictive using"),
     "evaluation": (
         "Evaluation",
-        "evaluate Evaluation evaluate_each compare Comparison calibrate_ Pixels Corruptions Attack kappa",
+        "evaluate Evaluation evaluate_each compare Comparison calibrate_ conformalize_ Pixels Corruptions Attack kappa",
+    ),
+    "latents": (
+        "Latent codes",
+        "Autoencoder image_autoencoder OrderedLatents GaussianLatents JointLatents PointLatents set_length_ "
+        "evaluate_generation Generation",
     ),
     "deployment": (
         "Deployment",

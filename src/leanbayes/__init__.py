@@ -16,12 +16,14 @@ from .registry import methods as _methods
 
 if TYPE_CHECKING:
     from .artifacts import load as load, save as save
+    from .auto import Selection as Selection, auto as auto
     from .compress.extract import extract as extract
     from .compress.kappa import kappa as kappa
     from .compress.prune import prune_ as prune_
     from .compress.width import (
         importance as importance,
         likely_width as likely_width,
+        set_length_ as set_length_,
         set_width_ as set_width_,
         truncate_ as truncate_,
         widths as widths,
@@ -31,12 +33,22 @@ if TYPE_CHECKING:
     from .costs import cost as cost
     from .errors import LeanBayesError as LeanBayesError, LeanBayesWarning as LeanBayesWarning
     from .evaluation.configs import Attack as Attack, Corruptions as Corruptions
+    from .evaluation.conformalize import conformalize_ as conformalize_
+    from .evaluation.generation import Generation as Generation, evaluate_generation as evaluate_generation
     from .evaluation.pixels import Pixels as Pixels
     from .evaluation.result import Comparison as Comparison, Evaluation as Evaluation, compare as compare
     from .evaluation.run import evaluate as evaluate
     from .evaluation.several_models import evaluate_each as evaluate_each
     from .evaluation.temperature import calibrate_ as calibrate_
     from .kl import kl_sum as kl_sum
+    from .latents.autoencoder import Autoencoder as Autoencoder
+    from .latents.backbones import image_autoencoder as image_autoencoder
+    from .latents.config import (
+        GaussianLatents as GaussianLatents,
+        JointLatents as JointLatents,
+        OrderedLatents as OrderedLatents,
+        PointLatents as PointLatents,
+    )
     from .likelihoods import Classification as Classification, Regression as Regression, Segmentation as Segmentation
     from .methods.dropout import Dropout as Dropout
     from .methods.ensemble import Ensemble as Ensemble
@@ -52,7 +64,13 @@ if TYPE_CHECKING:
     from .methods.variational_dropout import VariationalDropout as VariationalDropout
     from .prediction.api import predict as predict
     from .prediction.predictive import Predictive as Predictive
-    from .priors import LogUniform as LogUniform, Normal as Normal, ScaleMixture as ScaleMixture, StudentT as StudentT
+    from .priors import (
+        EmpiricalNormal as EmpiricalNormal,
+        LogUniform as LogUniform,
+        Normal as Normal,
+        ScaleMixture as ScaleMixture,
+        StudentT as StudentT,
+    )
     from .sampling import using as using
     from .sklearn import BayesClassifier as BayesClassifier, BayesRegressor as BayesRegressor
     from .training.callbacks import Callback as Callback, EarlyStopping as EarlyStopping, callbacks as callbacks
@@ -60,33 +78,41 @@ if TYPE_CHECKING:
     from .training.fit import fit as fit
     from .training.follow import follow as follow
     from .training.natural_gradient import NaturalGradientSGD as NaturalGradientSGD
+    from .training.parameter_groups import parameter_groups as parameter_groups
     from .training.recalibrate import recalibrate_ as recalibrate_
     from .training.schedules import warmup as warmup
+    from .training.sgd import SGD as SGD
 
 _NAMES = {
     "artifacts": "load save",
+    "auto": "Selection auto",
     "compress.extract": "extract",
     "compress.kappa": "kappa",
     "compress.prune": "prune_",
-    "compress.width": "importance likely_width set_width_ truncate_ widths",
+    "compress.width": "importance likely_width set_length_ set_width_ truncate_ widths",
     "convert.apply": "bayesianize_ restore_",
     "convert.plan": "Plan plan",
     "costs": "cost",
     "errors": "LeanBayesError LeanBayesWarning",
     "evaluation.configs": "Attack Corruptions",
+    "evaluation.conformalize": "conformalize_",
+    "evaluation.generation": "Generation evaluate_generation",
     "evaluation.pixels": "Pixels",
     "evaluation.result": "Comparison Evaluation compare",
     "evaluation.run": "evaluate",
     "evaluation.several_models": "evaluate_each",
     "evaluation.temperature": "calibrate_",
     "kl": "kl_sum",
+    "latents.autoencoder": "Autoencoder",
+    "latents.backbones": "image_autoencoder",
+    "latents.config": "GaussianLatents JointLatents OrderedLatents PointLatents",
     "likelihoods": "Classification Regression Segmentation",
     "methods.patch.coordinate": "CoordinateDescent",
     "methods.variance.transition": "Transition",
     "methods.variance.zero_means": "zero_means_",
     "prediction.api": "predict",
     "prediction.predictive": "Predictive",
-    "priors": "LogUniform Normal ScaleMixture StudentT",
+    "priors": "EmpiricalNormal LogUniform Normal ScaleMixture StudentT",
     "sampling": "using",
     "sklearn": "BayesClassifier BayesRegressor",
     "training.callbacks": "Callback EarlyStopping callbacks",
@@ -94,8 +120,10 @@ _NAMES = {
     "training.fit": "fit",
     "training.follow": "follow",
     "training.natural_gradient": "NaturalGradientSGD",
+    "training.parameter_groups": "parameter_groups",
     "training.recalibrate": "recalibrate_",
     "training.schedules": "warmup",
+    "training.sgd": "SGD",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 

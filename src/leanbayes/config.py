@@ -45,18 +45,18 @@ def to_dict(config: Any) -> dict[str, Any]:
     if type(config) is not known:
         raise ConfigError(f"expected a registered config, received {name}; decorate its class with @configurable")
     fields = {f.name: _encode(vars(config)[f.name]) for f in dataclasses.fields(known)}
-    return {"kind": name, "version": getattr(config, "version", 1), **fields}
+    return {"kind": name, "version": _version(known), **fields}
 
 
 def from_dict(data: Any) -> Any:
     """The config that `to_dict` wrote; anything unknown, ill-typed or from the future is refused."""
     if not isinstance(data, dict) or not isinstance(data.get("kind"), str):
         raise ConfigError(f"expected a mapping with a 'kind', received {checks.short(data)}")
-    _announce()
+    _import_configs()
     cls: Any = _KINDS.get(data["kind"])
     if cls is None:
         raise ConfigError(f"unknown config kind {data['kind']!r}; known: {', '.join(sorted(_KINDS))}")
-    version, known = data.get("version", 1), getattr(cls, "version", 1)
+    version, known = data.get("version", 1), _version(cls)
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise ConfigError(f"{data['kind']}: expected a version of 1 or more, received {checks.short(version)}")
     if version > known:
@@ -73,14 +73,25 @@ def from_dict(data: Any) -> Any:
         raise ConfigError(f"{data['kind']}: {error}") from error
 
 
-_HOMES = ("priors", "evaluation.configs", "evaluation.pixels", "training.schedules")  # of configs that are no methods
+_HOMES = (
+    "priors",
+    "conformal.config",
+    "evaluation.configs",
+    "evaluation.pixels",
+    "latents.config",
+    "training.schedules",
+)  # of configs that are no methods
 
 
-def _announce() -> None:
-    """Import the modules whose configs must be known before anything is decoded."""
+def _import_configs() -> None:
+    """Import the modules that register configs."""
     import_module(f"{__package__}.registry").methods()
     for home in _HOMES:
         import_module(f"{__package__}.{home}")
+
+
+def _version(cls: Any) -> int:
+    return getattr(cls, "version", 1)
 
 
 def _encode(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""The one context that all randomness comes from.
+"""The sampling context, which decides how every random site draws.
 
 A plain module-level object rather than a ContextVar: a ContextVar inside `forward` breaks full-graph compilation.
 A `Site` draws afresh in training; in `predict` its noise is handed over here, so that a seed repeats a prediction and
@@ -83,7 +83,7 @@ class Site(nn.Module):
 
 
 class _Context:
-    """What the layers look at when they run."""
+    """The settings that layers read when they run."""
 
     estimator: str | None = None
     mean_only: bool = False
@@ -141,7 +141,7 @@ def _set(estimator: str | None, mean_only: bool, draws: Mapping[int, Tensor] | N
 
 @contextlib.contextmanager
 def watching(watch: Callable[[Site], None]) -> Iterator[None]:
-    """Be told of every draw of a block; sites whose shapes depend on the input take note of them meanwhile."""
+    """Call ``watch`` at every draw of a block; sites whose shapes depend on the input record them meanwhile."""
     before, context.watch = context.watch, watch
     try:
         yield
@@ -187,7 +187,7 @@ def taking_part(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def laid_out(model: nn.Module, seed: int, sample: int) -> dict[int, Tensor]:
-    """What the sites that are laid out over the samples get in one of them; the others are left to draw."""
+    """The noise of the sites that are laid out over the samples, in one of them, by ``id(site)``."""
     numbered = enumerate(sites(model).values())
     return {id(site): site.of_sample(seed, i, sample) for i, site in numbered if site.is_laid_out}
 

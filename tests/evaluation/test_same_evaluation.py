@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import leanbayes as lb
 from leanbayes.errors import ArtifactError
-from leanbayes.evaluation.fingerprint import Fingerprint
 from leanbayes.evaluation.structure import structure
+from leanbayes.fingerprint import Fingerprint
 from leanbayes.likelihoods import Custom
 
 FACTOR = 1.0

@@ -11,7 +11,7 @@ from torch import nn
 
 from leanbayes.kernels import buffers
 from leanbayes.layers.bayes import BayesLayer
-from leanbayes.posteriors.sparse import SparseGaussian
+from leanbayes.methods.sparse.posterior import SparseGaussian
 from leanbayes.priors import Normal
 
 MB = 2**20

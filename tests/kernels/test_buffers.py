@@ -64,6 +64,23 @@ def test_a_training_step_finds_all_its_memory_again():
     assert seen[1] == seen[2] == seen[3] == seen[0]
 
 
+def test_working_memory_of_many_sizes_is_found_again(monkeypatch):
+    """Layers ask for it at different times: together it is more than may be kept, at once it is one of them."""
+    buffers.forget()
+    mapped, map_new = [], buffers._mapped
+    monkeypatch.setattr(buffers, "_mapped", lambda size: mapped.append(size) or map_new(size))
+    new = []
+    for _ in range(5):
+        mapped.clear()
+        activations = [buffers.empty((2**21,)) for _ in range(8)]
+        for pages in range(5, 13):
+            activations.pop()
+            buffers.working(2**19 * pages)
+        new.append(len(mapped))
+    assert new[0] >= 8
+    assert new[-2:] == [0, 0]
+
+
 def test_the_memory_of_a_peak_long_ago_is_given_back(monkeypatch):
     buffers.forget()
     monkeypatch.setattr(buffers, "RECENT", 4)

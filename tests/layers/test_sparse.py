@@ -13,8 +13,8 @@ from leanbayes.kernels.layout import block
 from leanbayes.layers import sparse as paths
 from leanbayes.layers.bayes import BayesLayer
 from leanbayes.methods.sparse import growth
+from leanbayes.methods.sparse.posterior import SparseGaussian
 from leanbayes.posteriors.scale import std_from_rho
-from leanbayes.posteriors.sparse import SparseGaussian
 from leanbayes.priors import Normal
 from leanbayes.sampling import using
 from tests.kernels.reference import close, doubled

@@ -32,18 +32,6 @@ def test_curves_are_read_back_as_they_were(tmp_path):
     assert json.loads(next(tmp_path.iterdir()).read_text())["curves"]["bins"][1]["share"] == "nan"
 
 
-def test_pieces_of_the_first_version_are_read(tmp_path):
-    jobs = Jobs(tmp_path)
-    jobs({"seed": 0}, dict)
-    path = next(tmp_path.iterdir())
-    path.write_text('{"key": {}, "seconds": 2.5, "metrics": {"bin|0.5|share": 0.2, "nll": "inf"}}')
-    again = Jobs(tmp_path)
-    assert again({"seed": 0}, dict) == {"bin|0.5|share": 0.2, "nll": math.inf}
-    assert again({"seed": 0}, dict, old=lambda metrics: {"n": len(metrics)}) == {"n": 2}
-    assert again.seconds == 2.5
-    assert again.machines == []
-
-
 def test_time_and_machine_are_recorded_by_piece(tmp_path):
     jobs = Jobs(tmp_path)
     assert jobs.seconds_of({"seed": 0}) is None

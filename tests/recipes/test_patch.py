@@ -12,6 +12,7 @@ from leanbayes.evaluation import corruption
 from leanbayes.recipes.catalogue import find
 from leanbayes.recipes.experiment import reproduce
 from leanbayes.recipes.jobs import Jobs
+from leanbayes.recipes.paper import printed
 from leanbayes.recipes.patch import corruptions, networks, parameters, pretrained, prior, samples
 from leanbayes.recipes.table import result_table
 from leanbayes.recipes.training import trained_network
@@ -115,11 +116,12 @@ def count(network, method):
 
 def test_parameter_counts_are_the_papers():
     for network in (parameters.RESNET, parameters.STACK):
+        known = printed("patch-parameters", network.model)
         for method in ("EMP (BN+out)", "ECMP (BN+out)", "dropout", "DropConnect", "vanilla"):
             found = count(network, method)
             if network is parameters.RESNET:
-                assert found["parameters"] == network.paper[method]
-            assert found["added"] == network.paper[method] - network.paper["vanilla"]
+                assert found["parameters"] == known[method]
+            assert found["added"] == known[method] - known["vanilla"]
     resnet = parameters.RESNET
     assert count(resnet, "ECMP (BN)")["overhead, %"] == pytest.approx(0.328, abs=1e-3)
     assert count(resnet, "explicit ensemble")["parameters"] == 58_447_560
@@ -185,7 +187,7 @@ def test_functions_are_those_of_the_formula():
 
 
 def test_patches_on_a_trained_network_start_from_it(tmp_path):
-    setup = pretrained.SETUPS["smoke"][0].setup
+    setup = pretrained.SETUPS["smoke"][0]
     data, jobs = setup.training.load(), Jobs(tmp_path / "pieces")
     vanilla = trained_network(jobs, setup.of("vanilla"), 0, data)
     x = data.test.tensors[0]
@@ -196,4 +198,4 @@ def test_patches_on_a_trained_network_start_from_it(tmp_path):
     assert sum(p.numel() for p in near.parameters()) > sum(p.numel() for p in vanilla.parameters())
     cells = list(pretrained.cells("smoke"))
     assert [(cell.method, cell.setting) for cell in cells][:2] == [("vanilla", "as it was"), ("vanilla", "trained on")]
-    assert {cell.setting for cell in cells[2:]} == set(pretrained.SETUPS["smoke"][0].perturbations)
+    assert {cell.setting for cell in cells[2:]} == set(pretrained.SETUPS["smoke"][2])

@@ -177,7 +177,7 @@ def _in_training(error: BaseException) -> bool:
 
 def _may_fail(target: Target, error: BaseException) -> bool:
     """Some networks have no means, no Gaussian weights or no ordered channels: a function that needs them says so."""
-    if target.name in ("predict", "evaluate", "fit", "calibrate_", "fit_weights", "evaluate_each"):
+    if target.name in ("predict", "evaluate", "fit", "calibrate_", "conformalize_", "fit_weights", "evaluate_each"):
         return any(text in str(error) for text in EXCUSES)
     return isinstance(error, lb.LeanBayesError)
 

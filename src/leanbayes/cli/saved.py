@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .. import config
 from ..errors import ArtifactError, ConfigError, DataError
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from ..data import DataSet
+    from ..data import DataSet, Preparation
 
 
 @dataclass(frozen=True)
@@ -20,6 +21,7 @@ class Training:
 
     data, split: the data set. network: name and options. input_shape: of one datum. classes: their names.
     mean, std: inputs are (x - mean) / std by channel or feature. y_mean, y_std: the same of a regression's target.
+    preparation: how data of the user's own become inputs, as JSON. val_fraction, test_fraction: how they were split.
     """
 
     data: str | None = None
@@ -32,13 +34,49 @@ class Training:
     std: list[float] | None = None
     y_mean: float = 0.0
     y_std: float = 1.0
+    preparation: dict[str, Any] | None = None
+    val_fraction: float = 0.1
+    test_fraction: float = 0.2
+
+    @property
+    def prepared_by(self) -> Preparation | None:
+        """How data of the user's own are prepared."""
+        return None if self.preparation is None else config.from_dict(self.preparation)  # type: ignore[no-any-return]
+
+    def read_again(self, part: str) -> DataSet:
+        """The data that the model was trained on, from the same file or folder."""
+        from ..data import read
+        from ..data.preparation import Preparation
+
+        known = self.prepared_by
+        assert isinstance(known, Preparation)
+        assert self.data is not None
+        options: dict[str, Any] = {"val_fraction": self.val_fraction, "test_fraction": self.test_fraction}
+        options |= {"drop": known.drop, "missing": known.missing, "size": known.size, "task": known.task}
+        found = read(self.data, known.target or None, **options)
+        if found.preparation != known:
+            raise DataError(
+                f"{self.data} is not what it was when the model was trained, so that its test part is not known; "
+                "test on other data: --data FILE takes all of it"
+            )
+        return found if part in found.parts else read(self.data, like=known)
 
     def load(self, name: str, like: DataSet | None = None, part: str = "test") -> DataSet:
         """A part of a data set, scaled as the training data were (or ``like`` another), if it fits the model."""
         import torch
 
-        from ..data import DataSet, load
+        from ..data import DataSet, load, read
+        from ..data.sources import is_source
+        from .own_data import from_function, is_function
 
+        if is_function(name):
+            return from_function(name)
+        if is_source(name):
+            if (known := self.prepared_by) is None:
+                raise DataError(
+                    f"{name}: expected a model that was trained on data of your own, which says how to scale them"
+                )
+            return self.read_again(part) if name == self.data else read(name, like=known)
         shape = None if self.input_shape is None else tuple(self.input_shape)
         if self.mean is not None and self.std is not None:
             scale = torch.tensor(self.mean), torch.tensor(self.std)

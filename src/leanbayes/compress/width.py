@@ -1,4 +1,4 @@
-"""Running a nested network at another width: the same weights, fewer channels, and no copy."""
+"""The widths of nested networks: which there are, and running a network at one without a copy."""
 
 from __future__ import annotations
 
@@ -10,20 +10,23 @@ from typing import Any
 from torch import Tensor, nn
 
 from .. import likelihoods
-from ..checks import flag, number
+from ..checks import flag, number, whole_number
 from ..convert import record
 from ..errors import ConversionError
-from ..ordering.unit import OrderingUnit, units
+from ..ordering.ordered import Ordered, ordered
+from ..ordering.unit import OrderingUnit
 
 
 def set_width_(
-    model: nn.Module, width: float | Mapping[str, float] | None, *, rescale: bool = False
+    model: nn.Module, width: float | Mapping[str, float] | str | None, *, rescale: bool = False
 ) -> dict[str, float]:
     """Run a nested network at this width from now on; returns the width of every ordered group of channels.
 
     width: the part of the channels to keep, in (0, 1]: one number for all groups, or one by name (of the layer that
-        produces the channels, with wildcards; the others stay as they are). None samples widths again, as in training.
-        It is rounded up to a whole number of groups, and never below the base groups: `widths` lists what is possible.
+        produces the channels, with wildcards; the others stay as they are). "sampled" (or None) draws widths in
+        prediction as in training (BN3-MC). Before the first call training draws widths, and predictions are made at
+        full width. It is rounded up to a whole number of groups, and never below the base groups: `widths` lists what
+        is possible.
     rescale: multiply what is kept by the probability that it was kept in training (B.2), for networks without
         BatchNorm; where there is BatchNorm, `recalibrate_` does better.
 
@@ -41,13 +44,38 @@ def set_width_(
     {'0': 0.375, '2': 1.0}
     """
     found = _units(model)
-    flag("rescale", rescale, error=ConversionError)
+    if flag("rescale", rescale, error=ConversionError) and not all(isinstance(unit, OrderingUnit) for unit in found):
+        raise ConversionError("rescale: expected ordered channels only, received ordered latents; use rescale=False")
     chosen = _chosen(found, width)  # everything is checked before anything changes
     before = _key(found)
     for unit, nodes in chosen.items():
-        unit.width, unit.rescale = nodes, rescale and nodes > 0
+        unit.width, unit.rescale, unit.free = nodes, rescale and nodes > 0, False
     _temperature(model, before, _key(found))
     return {unit.name: unit.fraction(unit.width) for unit in found if unit.width}
+
+
+def set_length_(model: nn.Module, length: int | None) -> dict[str, int]:
+    """Use so many ordered latents from now on, or blocks of a hierarchical model; returns the length of every code.
+
+    length: from 1 to the size of the code; None samples lengths again, as in training. `set_width_` takes fractions.
+
+    >>> import leanbayes as lb
+    >>> model = lb.Autoencoder(nn.Flatten(), nn.Linear(8, 9), lb.OrderedLatents(8), shape=(9,))
+    >>> set_length_(model, 2), lb.widths(model)[:3]
+    ({'code': 2}, [0.125, 0.25, 0.375])
+    """
+    found = [unit for unit in _units(model) if not isinstance(unit, OrderingUnit)]
+    if not found:
+        raise ConversionError(
+            f"expected a model with ordered latents, this {type(model).__name__} has ordered channels; "
+            "lb.set_width_(model, 0.5) sets their width"
+        )
+    if length is not None:
+        for unit in found:
+            whole_number("length", length, at_most=unit.limit, error=ConversionError)
+    for unit in found:
+        unit.width = length or 0
+    return {unit.name: unit.width for unit in found if unit.width}
 
 
 def widths(model: nn.Module, of: str | None = None) -> list[float]:
@@ -110,21 +138,21 @@ def truncate_(model: nn.Module, fraction: float) -> dict[str, int]:
     for unit, nodes in _chosen(found, _number(fraction, "fraction")).items():
         unit.limit, unit.width = nodes, min(unit.width, nodes)
     record.ensure(model).temperatures.clear()  # they were those of other networks
-    return {unit.name: unit.steps.base + unit.limit - 1 for unit in found}
+    return {unit.name: unit.base + unit.limit - 1 for unit in found}
 
 
-def _units(model: Any) -> list[OrderingUnit]:
+def _units(model: Any) -> list[Ordered]:
     if not isinstance(model, nn.Module):
         raise ConversionError(f"expected an nn.Module, received {type(model).__name__}")
-    if not (found := units(model)):
+    if not (found := ordered(model)):
         raise ConversionError(
-            f"expected a model with ordered channels, this {type(model).__name__} has none; "
-            "lb.bayesianize_(model, lb.Nested()) orders them"
+            f"expected a model with ordered channels or latents, this {type(model).__name__} has none; "
+            "lb.bayesianize_(model, lb.Nested()) orders channels"
         )
     return found
 
 
-def _chosen(found: list[OrderingUnit], width: Any) -> dict[OrderingUnit, int]:
+def _chosen(found: list[Ordered], width: Any) -> dict[Ordered, int]:
     """How many nodes each unit is to keep; 0 to sample."""
     if not isinstance(width, Mapping):
         return {unit: _nodes(unit, width) for unit in found}
@@ -133,7 +161,7 @@ def _chosen(found: list[OrderingUnit], width: Any) -> dict[OrderingUnit, int]:
     return {unit: _nodes(unit, value) for name, value in width.items() for unit in _named(found, name)}
 
 
-def _named(found: list[OrderingUnit], name: Any) -> list[OrderingUnit]:
+def _named(found: list[Ordered], name: Any) -> list[Ordered]:
     same = [unit for unit in found if unit.name == name]
     if isinstance(name, str) and not same:
         same = [unit for unit in found if fnmatchcase(unit.name, name)]
@@ -144,10 +172,10 @@ def _named(found: list[OrderingUnit], name: Any) -> list[OrderingUnit]:
     return same
 
 
-def _nodes(unit: OrderingUnit, width: Any) -> int:
-    if width is None:
+def _nodes(unit: Ordered, width: Any) -> int:
+    if width is None or width == "sampled":
         return 0
-    number, base = _number(width, "width"), unit.steps.base
+    number, base = _number(width, "width"), unit.base
     most = base + unit.limit - 1
     return max(1, math.ceil(number * most - 1e-6) - base + 1)  # a third of 30 groups is 10, not 11
 
@@ -157,22 +185,22 @@ def _number(width: Any, what: str) -> float:
     return number(what, width, above=0, at_most=1, error=ConversionError, hint=hint)
 
 
-def _key(found: list[OrderingUnit]) -> str:
+def _key(found: list[Ordered]) -> str:
     """A name for the present widths; empty where all are sampled."""
     if not any(unit.width for unit in found):
-        return ""
+        return "full" if all(unit.free for unit in found) else ""
     return ",".join(f"{unit.name}={unit.width}" + "r" * unit.rescale for unit in found)
 
 
 def _temperature(model: nn.Module, before: str, after: str) -> None:
-    """Remember the temperature of the widths that are left, and take that of the new ones."""
+    """Store the temperature of the widths before, and set that of the widths after."""
     found = record.get(model)
     if found is None or found.likelihood is None or before == after:
         return
-    meaning = likelihoods.from_dict(found.likelihood)
-    if not isinstance(meaning, likelihoods.Categorical):
+    likelihood = likelihoods.from_dict(found.likelihood)
+    if not isinstance(likelihood, likelihoods.Categorical):
         return
     known = found.temperatures
-    if before == "" or meaning.temperature != known.get("", 1.0):  # otherwise it is only passed on
-        known[before] = meaning.temperature
-    found.likelihood = meaning.at(known.get(after, known.get("", 1.0))).to_dict()
+    if before == "" or likelihood.temperature != known.get("", 1.0):  # otherwise it is only passed on
+        known[before] = likelihood.temperature
+    found.likelihood = likelihood.at(known.get(after, known.get("", 1.0))).to_dict()

@@ -1,7 +1,7 @@
-"""What leanbayes remembers of a model, kept on the model itself as plain data.
+"""The likelihood and the methods of a model, stored on the model as plain data.
 
-Which layer was converted by which method is written on the layers (``layer.method``); the rest stands in a small
-`Record`. Neither is a parameter or a buffer: the state_dict of a model does not know them, `leanbayes.save` does.
+The method of a layer is ``layer.method``; the rest is in a `Record`. Neither is a parameter or a buffer: they are not
+in the state_dict, but `leanbayes.save` writes them.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import nn
 
+from ..conformal.config import Conformal
 from ..layers.contract import BayesianLayer
 from ..method import Method
 from .implementation import implementation
@@ -23,10 +24,18 @@ class Record:
     """likelihood: what the outputs mean, in JSON form, once a model has been fitted (see `leanbayes.likelihoods`).
 
     temperatures: those of widths that were calibrated (see `leanbayes.compress.width`).
+    conformal: the thresholds of prediction sets or intervals (see `leanbayes.conformalize_`).
+    classes: what the classes are called.
     """
 
     likelihood: dict[str, Any] | None = None
     temperatures: dict[str, float] = field(default_factory=dict)
+    conformal: Conformal | None = None
+    classes: tuple[str, ...] = ()
+
+    def trained(self, likelihood: dict[str, Any] | None, classes: tuple[str, ...] = ()) -> None:
+        """Training is over: the outputs mean this, and what was found out about the network before holds no more."""
+        self.likelihood, self.conformal, self.classes = likelihood, None, classes or self.classes
 
     def callbacks(self, model: nn.Module) -> list[Any]:
         """The callbacks of every method in the model, each method once."""

@@ -5,9 +5,9 @@ Names load lazily, so that `names` (which the command line lists) costs no impor
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from ..lazy import attach
 from .catalogue import names as names
 
 if TYPE_CHECKING:
@@ -17,39 +17,24 @@ if TYPE_CHECKING:
     from .lidc import read_lidc as read_lidc
     from .loading import load as load
     from .medmnist import read_medmnist as read_medmnist
+    from .preparation import Preparation as Preparation
+    from .reading import read as read
     from .svhn import read_svhn as read_svhn
     from .uci import read_uci as read_uci
 
-_HOMES = {
-    "DataSet": "dataset",
-    "load": "loading",
-    "loaders": "dataset",
-    "read_cifar": "cifar",
-    "read_idx": "idx",
-    "read_lidc": "lidc",
-    "read_medmnist": "medmnist",
-    "read_svhn": "svhn",
-    "read_uci": "uci",
-}
-__all__ = [
-    "DataSet",
-    "load",
-    "loaders",
-    "names",
-    "read_cifar",
-    "read_idx",
-    "read_lidc",
-    "read_medmnist",
-    "read_svhn",
-    "read_uci",
-]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_HOMES[name]}", __name__), name)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        "catalogue": "names",
+        "cifar": "read_cifar",
+        "dataset": "DataSet loaders",
+        "idx": "read_idx",
+        "lidc": "read_lidc",
+        "loading": "load",
+        "medmnist": "read_medmnist",
+        "preparation": "Preparation",
+        "reading": "read",
+        "svhn": "read_svhn",
+        "uci": "read_uci",
+    },
+)

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import TensorDataset
 
 from ..errors import DataError
 from . import catalogue
 from .arrays import Arrays
-from .dataset import PARTS, DataSet
+from .dataset import PARTS, DataSet, Part
 from .files import Request
 from .splits import hold_out
 
@@ -118,7 +117,7 @@ def _to_tensors(name: str, arrays: Arrays, wanted: set[str], normalise: bool | D
             inputs, *targets = arrays.parts[part]
             x = _features(inputs, mean, std) if regression else _pixels(inputs, arrays.full_scale, mean, std)
             y = [torch.from_numpy((t - y_mean) / y_std).float() if regression else torch.from_numpy(t) for t in targets]
-            tensors[part] = TensorDataset(x, *y)
+            tensors[part] = Part(x, *y, classes=arrays.class_names)
     shape, names = first.shape[1:], arrays.class_names
     return DataSet(name, arrays.task, tensors, shape, names, mean.float(), std.float(), y_mean, y_std)
 

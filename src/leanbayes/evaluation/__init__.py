@@ -1,12 +1,13 @@
-"""One call that asks a model everything, what it found, and the numbers themselves (`metrics`).
+"""Evaluation of a model in one call, its result, and the metrics as functions.
 
 Names load lazily, so that the configs of corruptions and attacks cost the command line no import of torch.
 """
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from ..lazy import attach
 
 if TYPE_CHECKING:
     from .configs import Attack as Attack, Corruptions as Corruptions
@@ -49,36 +50,25 @@ if TYPE_CHECKING:
     from .several_models import evaluate_each as evaluate_each
     from .temperature import calibrate_ as calibrate_, fit_temperature as fit_temperature
 
-_NAMES = {
-    "configs": "Attack Corruptions",
-    "metrics.bootstrap": "rank_replicates replicates",
-    "metrics.brier": "brier decomposition",
-    "metrics.calibration": "Reliability adaptive_ece ece mce reliability",
-    "metrics.classification": "Classification accuracy nll",
-    "metrics.classwise": "classwise_ace classwise_ece classwise_l2",
-    "metrics.forecast": "crps interval_error pit_histogram sharpness",
-    "metrics.human": "votes",
-    "metrics.intervals": "Difference",
-    "metrics.ood": "aupr auroc fpr95 rank_metrics",
-    "metrics.regression": "Regression coverage interval_width log_density mae rmse",
-    "metrics.selective": "RiskCoverage risk_coverage",
-    "pixels": "Pixels",
-    "result": "Comparison Evaluation compare",
-    "run": "evaluate",
-    "several_models": "evaluate_each",
-    "temperature": "calibrate_ fit_temperature",
-}
-_HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
-
-__all__ = [*sorted(_HOMES)]
-
-
-def __getattr__(name: str) -> Any:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{home}", __name__), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__, __all__ = attach(
+    __name__,
+    {
+        "configs": "Attack Corruptions",
+        "metrics.bootstrap": "rank_replicates replicates",
+        "metrics.brier": "brier decomposition",
+        "metrics.calibration": "Reliability adaptive_ece ece mce reliability",
+        "metrics.classification": "Classification accuracy nll",
+        "metrics.classwise": "classwise_ace classwise_ece classwise_l2",
+        "metrics.forecast": "crps interval_error pit_histogram sharpness",
+        "metrics.human": "votes",
+        "metrics.intervals": "Difference",
+        "metrics.ood": "aupr auroc fpr95 rank_metrics",
+        "metrics.regression": "Regression coverage interval_width log_density mae rmse",
+        "metrics.selective": "RiskCoverage risk_coverage",
+        "pixels": "Pixels",
+        "result": "Comparison Evaluation compare",
+        "run": "evaluate",
+        "several_models": "evaluate_each",
+        "temperature": "calibrate_ fit_temperature",
+    },
+)

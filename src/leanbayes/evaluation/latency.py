@@ -10,7 +10,7 @@ from typing import Any
 from .. import batches
 
 BUDGET = 2.0
-"""Seconds that measuring may take, about; a network for which one prediction takes longer is asked once a size."""
+"""Seconds that measuring may take, about; a prediction that takes longer is measured once a size."""
 BATCH = 64
 REPEATS = 15
 

@@ -6,7 +6,8 @@ also spare kernels that jump about the look-up of their addresses.
 
 What is kept is bounded: memory in use and free memory together are at most a quarter more than what was in use at once
 at the recent peak. A training step finds all it had the last time; a server of images of many sizes keeps about as much
-as the largest of them needs, whatever their number.
+as the largest of them needs, whatever their number. The working memory of kernels, of which a thread needs one piece at
+a time, is kept apart: a layer takes that of the one before it, where it is large enough.
 """
 
 from __future__ import annotations
@@ -45,8 +46,10 @@ class _Kept:
 
     returned: memory that came back and was not sorted in yet. Finalizers run in any thread and at any time, also while
     this very thread holds the lock, so all they do is to append to it, which is atomic.
+    waste: times the size that is asked for that memory may have.
     """
 
+    waste: float
     free: dict[int, deque[tuple[int, mmap.mmap]]] = field(default_factory=dict)
     returned: deque[tuple[int, mmap.mmap]] = field(default_factory=deque)
     lock: threading.Lock = field(default_factory=threading.Lock)
@@ -56,25 +59,27 @@ class _Kept:
     requests: int = 0
     order: int = 0
 
-    def take(self, size: int) -> mmap.mmap:
-        """Memory of a size, kept or new."""
+    def take(self, size: int) -> tuple[int, mmap.mmap]:
+        """Memory of a size, kept or new, and how large it is."""
         with self.lock:
             self.collect()
-            memory = self.pop(size, last=True) if size in self.free else None
+            fits = [other for other in self.free if size <= other <= self.waste * size]
+            size = min(fits, default=size)
+            memory = self.pop(size, last=True) if fits else None
             self.used += size
             self.requests += 1
             before, now = self.peaks if self.requests % RECENT else (self.peaks[1], 0)
             self.peaks = before, max(now, self.used)
             self.trim()
         if memory is not None:
-            return memory
+            return size, memory
         try:
             memory = _mapped(size)
         except BaseException:
             with self.lock:
                 self.used -= size
             raise
-        return memory
+        return size, memory
 
     def collect(self) -> None:
         """Sort in what came back; under the lock."""
@@ -125,9 +130,10 @@ def _mapped(size: int) -> mmap.mmap:
     return memory
 
 
-_KEPT = _Kept()
+_KEPT, _WORK = _Kept(waste=2.0), _Kept(waste=float("inf"))
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_KEPT.after_fork)
+    os.register_at_fork(after_in_child=_WORK.after_fork)
 
 
 def empty(shape: list[int] | tuple[int, ...] | torch.Size) -> Tensor:
@@ -136,19 +142,26 @@ def empty(shape: list[int] | tuple[int, ...] | torch.Size) -> Tensor:
     >>> empty((4, 2**18)).shape
     torch.Size([4, 262144])
     """
-    needed = 4 * prod(shape)
+    return _lent(_KEPT, 4 * prod(shape)).view(shape)
+
+
+def working(count: int) -> Tensor:
+    """(count,) of any content, for the time of one call."""
+    return _lent(_WORK, 4 * count)
+
+
+def _lent(kept: _Kept, needed: int) -> Tensor:
     if needed < SMALLEST:
-        return torch.empty(shape, dtype=torch.float32, device=_CPU)
-    size = _rounded(needed)
-    memory = _KEPT.take(size)
+        return torch.empty(needed // 4, dtype=torch.float32, device=_CPU)
+    size, memory = kept.take(_rounded(needed))
     try:
         lent = (ctypes.c_char * needed).from_buffer(memory)
         # the tensor holds what it was lent; when the last tensor on it goes, the memory behind it comes back
-        weakref.finalize(lent, _KEPT.returned.append, (size, memory)).atexit = False
+        weakref.finalize(lent, kept.returned.append, (size, memory)).atexit = False
     except BaseException:
-        _KEPT.returned.append((size, memory))
+        kept.returned.append((size, memory))
         raise
-    return torch.frombuffer(lent, dtype=torch.float32).view(shape)
+    return torch.frombuffer(lent, dtype=torch.float32)
 
 
 def _rounded(needed: int) -> int:
@@ -161,10 +174,12 @@ def _rounded(needed: int) -> int:
 def forget() -> None:
     """Give all memory that is free back to the system."""
     _KEPT.forget()
+    _WORK.forget()
 
 
 def kept() -> tuple[int, int]:
     """Bytes of such memory that are in use, and that are free."""
-    with _KEPT.lock:
-        _KEPT.collect()
-        return _KEPT.used, _KEPT.unused
+    for kept in (_KEPT, _WORK):
+        with kept.lock:
+            kept.collect()
+    return _KEPT.used + _WORK.used, _KEPT.unused + _WORK.unused

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from ..errors import DataError, LeanBayesWarning
-from .buffers import empty
+from .buffers import working
 
 FILE = Path(__file__).parent / "native" / "kernels.so"
 LEVELS = ("any machine", "AVX2", "AVX-512")
@@ -139,7 +139,7 @@ def call(name: str, *arguments: Argument) -> None:
     while status := function(address, length // 3):
         if status < 0:
             raise _refusal(name, -status // 256, -status % 256, arguments)
-        work = empty((status,))
+        work = working(status)
         passed[-3], passed[-2], passed[-1] = _KINDS[torch.float32], status, work.data_ptr()
 
 

@@ -15,13 +15,16 @@ from ..errors import ConfigError
 from .base import Likelihood
 from .classification import Categorical, Classification, Segmentation
 from .custom import Custom
+from .images import Bernoulli, DiscretizedLogistic
 from .regression import Noise, Regression
 
 __all__ = [
     "TASKS",
+    "Bernoulli",
     "Categorical",
     "Classification",
     "Custom",
+    "DiscretizedLogistic",
     "Likelihood",
     "Noise",
     "Regression",
@@ -30,7 +33,9 @@ __all__ = [
     "likelihood",
 ]
 
-_KINDS: dict[str, type[Likelihood]] = {c.__name__: c for c in (Classification, Segmentation, Regression)}
+_KINDS: dict[str, type[Likelihood]] = {
+    c.__name__: c for c in (Classification, Segmentation, Regression, Bernoulli, DiscretizedLogistic)
+}
 TASKS: tuple[str, ...] = tuple(c.task for c in _KINDS.values())
 
 
@@ -38,7 +43,7 @@ def likelihood(task: Any) -> Likelihood:
     """The likelihood that a task name, a Likelihood, its dictionary or a function of (outputs, targets) stands for.
 
     >>> likelihood("regression")
-    Regression(noise='fixed', std=1.0)
+    Regression(noise='learned', std=1.0)
     """
     if isinstance(task, Likelihood):
         return task

@@ -5,11 +5,11 @@ No torch here: the command line lists the names without paying for an import of 
 
 from __future__ import annotations
 
-import importlib
 import inspect
 from typing import TYPE_CHECKING, Any
 
 from ..errors import ConfigError
+from ..lazy import attach
 
 if TYPE_CHECKING:
     from torch import nn
@@ -21,23 +21,22 @@ if TYPE_CHECKING:
     from .pyramidnet import pyramidnet_cifar as pyramidnet_cifar, pyramidnet_small as pyramidnet_small
     from .resnet import resnet18 as resnet18, resnet18_cifar as resnet18_cifar
     from .resnext import resnext_cifar as resnext_cifar
-    from .vgg import vgg_like as vgg_like
-    from .vgg11 import vgg11_bn as vgg11_bn, vgg_small as vgg_small
+    from .vgg import vgg11_bn as vgg11_bn, vgg_like as vgg_like, vgg_small as vgg_small
 
-_ROOMS = {
-    "convnet": "convolutional",
-    "lenet5": "lenet",
-    "mlp": "perceptron",
-    "mobilenet_v2": "mobilenet",
-    "pyramidnet_cifar": "pyramidnet",
-    "pyramidnet_small": "pyramidnet",
-    "resnet18": "resnet",
-    "resnet18_cifar": "resnet",
-    "resnext_cifar": "resnext",
-    "vgg11_bn": "vgg11",
-    "vgg_like": "vgg",
-    "vgg_small": "vgg11",
-}
+__getattr__, _, _NETWORKS = attach(
+    __name__,
+    {
+        "convolutional": "convnet",
+        "lenet": "lenet5",
+        "mobilenet": "mobilenet_v2",
+        "perceptron": "mlp",
+        "pyramidnet": "pyramidnet_cifar pyramidnet_small",
+        "resnet": "resnet18 resnet18_cifar",
+        "resnext": "resnext_cifar",
+        "vgg": "vgg11_bn vgg_like vgg_small",
+    },
+)
+__all__ = ["build", "names", *_NETWORKS]
 
 
 def names() -> tuple[str, ...]:
@@ -46,7 +45,7 @@ def names() -> tuple[str, ...]:
     >>> "lenet5" in names(), "resnet18" in names()
     (True, True)
     """
-    return tuple(_ROOMS)
+    return tuple(_NETWORKS)
 
 
 def build(name: str, **options: Any) -> nn.Module:
@@ -56,8 +55,8 @@ def build(name: str, **options: Any) -> nn.Module:
     >>> build("mlp", in_features=4, hidden=(8,), out_features=2)(torch.zeros(1, 4)).shape
     torch.Size([1, 2])
     """
-    if name not in _ROOMS:
-        raise ConfigError(f"model: expected one of {', '.join(_ROOMS)}, received {name!r}")
+    if name not in _NETWORKS:
+        raise ConfigError(f"model: expected one of {', '.join(_NETWORKS)}, received {name!r}")
     function = __getattr__(name)
     try:
         inspect.signature(function).bind(**options)
@@ -66,11 +65,5 @@ def build(name: str, **options: Any) -> nn.Module:
     return function(**options)  # type: ignore[no-any-return]
 
 
-def __getattr__(name: str) -> Any:
-    if name not in _ROOMS:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f".{_ROOMS[name]}", __name__), name)
-
-
 def __dir__() -> list[str]:
-    return ["build", "names", *_ROOMS]
+    return __all__

@@ -26,7 +26,7 @@ ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "softplus": nn.Softp
 
 
 def activation(name: str, model: str) -> nn.Module:
-    """The activation of that name; `model` is who asks.
+    """The activation of that name; model: for the error message.
 
     >>> activation("softplus", "lenet5")
     Softplus(beta=1.0, threshold=20.0)

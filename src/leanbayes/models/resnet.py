@@ -39,20 +39,26 @@ class BasicBlock(nn.Module):
 class ResNet(nn.Module):
     """Four stages of basic blocks, each twice as wide as the one before, then global average pooling and a Linear.
 
-    stem: "imagenet" (7x7 of stride 2, then max-pooling) or "cifar" (3x3 of stride 1).
+    stem: "imagenet" (7x7 of stride 2, then max-pooling) or "cifar" (3x3, of stride 1 or another).
     """
 
     def __init__(
-        self, stem: str, depths: tuple[int, int, int, int], num_classes: int, in_channels: int, width: int
+        self,
+        stem: str,
+        depths: tuple[int, int, int, int],
+        num_classes: int,
+        in_channels: int,
+        width: int,
+        stem_stride: int = 1,
     ) -> None:
         super().__init__()
-        if min(num_classes, in_channels, width) < 1:
+        if min(num_classes, in_channels, width, stem_stride) < 1:
             raise ConfigError(
-                f"resnet: expected num_classes, in_channels and width of 1 or more, "
-                f"received {num_classes}, {in_channels}, {width}"
+                f"resnet: expected num_classes, in_channels, width and stem_stride of 1 or more, "
+                f"received {num_classes}, {in_channels}, {width}, {stem_stride}"
             )
         large = stem == "imagenet"
-        kernel, stride, padding = (7, 2, 3) if large else (3, 1, 1)
+        kernel, stride, padding = (7, 2, 3) if large else (3, stem_stride, 1)
         self.conv1 = nn.Conv2d(in_channels, width, kernel, stride=stride, padding=padding, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
         self.relu = nn.ReLU(inplace=True)
@@ -82,7 +88,8 @@ def _stage(in_channels: int, channels: int, depth: int, stride: int = 1) -> nn.S
 def resnet18(num_classes: int = 1000, *, in_channels: int = 3, width: int = 64) -> ResNet:
     """ResNet-18 for ImageNet: at the default width its state dict is that of ``torchvision.models.resnet18``.
 
-    Shapes: (batch, in_channels, H, W), 224x224 in the paper -> (batch, num_classes).
+    Shapes: (batch, in_channels, H, W), 224x224 in the paper -> (batch, num_classes). On 32x32 images its last stage
+    sees single pixels, where eight of nine weights of a 3x3 kernel meet nothing but padding: use `resnet18_cifar`.
 
     >>> sum(p.numel() for p in resnet18().parameters())
     11689512
@@ -90,12 +97,14 @@ def resnet18(num_classes: int = 1000, *, in_channels: int = 3, width: int = 64) 
     return ResNet("imagenet", (2, 2, 2, 2), num_classes, in_channels, width)
 
 
-def resnet18_cifar(num_classes: int = 10, *, in_channels: int = 3, width: int = 64) -> ResNet:
+def resnet18_cifar(num_classes: int = 10, *, in_channels: int = 3, width: int = 64, stem_stride: int = 1) -> ResNet:
     """ResNet-18 for small images: a 3x3 stem and no max-pooling; ``width`` channels in the first stage.
+
+    stem_stride: 2 makes all that follows cost a quarter, and leaves 2x2 of 32x32 pixels to the last stage.
 
     Shapes: (batch, in_channels, H, W), 32x32 in the papers -> (batch, num_classes).
 
     >>> sum(p.numel() for p in resnet18_cifar().parameters())
     11173962
     """
-    return ResNet("cifar", (2, 2, 2, 2), num_classes, in_channels, width)
+    return ResNet("cifar", (2, 2, 2, 2), num_classes, in_channels, width, stem_stride)

@@ -1,4 +1,4 @@
-"""The VGG-like network for CIFAR of Zagoruyko (2015), as variance networks has it."""
+"""Networks of the VGG family for small images, with BatchNorm behind every convolution."""
 
 from __future__ import annotations
 
@@ -9,14 +9,10 @@ from torch import nn
 from ..errors import ConfigError
 from .activations import activation as activation_of
 
-# channels of a convolution at width 1, and the rate of the dropout behind it; None where a pooling follows instead
-_STAGES: tuple[tuple[tuple[int, float | None], ...], ...] = (
-    ((64, 0.3), (64, None)),
-    ((128, 0.4), (128, None)),
-    ((256, 0.4), (256, 0.4), (256, None)),
-    ((512, 0.4), (512, 0.4), (512, None)),
-    ((512, 0.4), (512, 0.4), (512, None)),
-)
+# channels of each convolution at width 1; a pooling ends a stage
+_ELEVEN = ((64,), (128,), (256, 256), (512, 512), (512, 512))
+_LIKE = ((64, 64), (128, 128), (256, 256, 256), (512, 512, 512), (512, 512, 512))
+_SMALL = ((16,), (32,), (64, 64))
 
 
 def vgg_like(
@@ -45,36 +41,97 @@ def vgg_like(
     >>> sum(p.numel() for p in vgg_like().parameters())
     14991946
     """
-    if isinstance(width, bool) or not isinstance(width, (int, float)) or not width * 64 >= 1:
-        raise ConfigError(f"vgg_like: expected a width of 1/64 or more, received {width!r}")
-    side = image_size // 32
+    rates = (0.3, 0.4, 0.4, 0.4, 0.4) if dropout_last else (0.3, 0.4, 0.4, 0.4, 0.0)
+    return _vgg(
+        "vgg_like", _LIKE, num_classes, in_channels, image_size, width, max(1, int(512 * width)),
+        rates=(*rates, 0.5) if dropout else (), activation=activation,
+    )  # fmt: skip
+
+
+def vgg11_bn(
+    num_classes: int = 10, *, in_channels: int = 3, image_size: int = 32, width: float = 1.0, hidden: int = 256
+) -> nn.Sequential:
+    """Eight 3x3 convolutions, each with BatchNorm and ReLU, in five stages that halve the image, and two Linears.
+
+    Simonyan and Zisserman (2014), configuration A, with the classifier of "Variational Nested Dropout" (Cui et al.,
+    appendix C.1): one dense layer of 256 neurons with BatchNorm behind the convolutions. The paper trains it at
+    width=1.5 and keeps two thirds.
+
+    width: multiplies the channels of all convolutions; ``hidden`` stays.
+
+    Layers are called conv1 to conv8, dense1 and dense2, their BatchNorms bn1 to bn9.
+
+    Shapes: (batch, in_channels, image_size, image_size) -> (batch, num_classes).
+
+    >>> sum(p.numel() for p in vgg11_bn().parameters())
+    9360394
+    """
+    return _vgg("vgg11_bn", _ELEVEN, num_classes, in_channels, image_size, width, hidden)
+
+
+def vgg_small(
+    num_classes: int = 10, *, in_channels: int = 3, image_size: int = 32, width: float = 1.0, hidden: int = 64
+) -> nn.Sequential:
+    """The same with four convolutions of 16, 32, 64 and 64 channels in three stages, to train on a CPU in minutes.
+
+    Layers are called conv1 to conv4, dense1 and dense2, their BatchNorms bn1 to bn5.
+
+    Shapes: (batch, in_channels, image_size, image_size) -> (batch, num_classes).
+
+    >>> sum(p.numel() for p in vgg_small().parameters())
+    127242
+    """
+    return _vgg("vgg_small", _SMALL, num_classes, in_channels, image_size, width, hidden)
+
+
+def _vgg(
+    name: str,
+    stages: tuple[tuple[int, ...], ...],
+    num_classes: int,
+    in_channels: int,
+    image_size: int,
+    width: float,
+    hidden: int,
+    rates: tuple[float, ...] = (),
+    activation: str = "relu",
+) -> nn.Sequential:
+    """rates: of the dropout between the convolutions of each stage, and of that around dense1."""
+    first, smallest = stages[0][0], 2 ** len(stages)
+    if isinstance(width, bool) or not isinstance(width, (int, float)) or not width * first >= 1:
+        raise ConfigError(f"{name}: expected a width of 1/{first} or more, received {width!r}")
+    if min(num_classes, in_channels, hidden) < 1:
+        raise ConfigError(
+            f"{name}: expected num_classes, in_channels and hidden of 1 or more, "
+            f"received {num_classes}, {in_channels}, {hidden}"
+        )
+    side = image_size // smallest
     if side < 1:
         raise ConfigError(
-            f"vgg_like: expected an image_size of 32 or more, received {image_size}; pad or enlarge the images"
+            f"{name}: expected an image_size of {smallest} or more, received {image_size}; pad or enlarge the images"
         )
     layers: list[tuple[str, nn.Module]] = []
     before, number = in_channels, 0
-    for stage, convolutions in enumerate(_STAGES, 1):
-        for channels, rate in convolutions:
+    for stage, convolutions in enumerate(stages):
+        for place, channels in enumerate(convolutions, 1):
             number += 1
-            after = max(1, int(channels * width))
+            after = int(channels * width)
             layers += [
                 (f"conv{number}", nn.Conv2d(before, after, 3, padding=1)),
                 (f"bn{number}", nn.BatchNorm2d(after)),
                 (f"act{number}", nn.ReLU()),
             ]
-            if rate is not None and dropout and (stage < len(_STAGES) or dropout_last):
-                layers.append((f"drop{number}", nn.Dropout(rate)))
+            if rates and rates[stage] and place < len(convolutions):
+                layers.append((f"drop{number}", nn.Dropout(rates[stage])))
             before = after
-        layers.append((f"pool{stage}", nn.MaxPool2d(2)))
-    hidden = max(1, int(512 * width))
-    layers += [("flatten", nn.Flatten())]
-    layers += [("drop13", nn.Dropout(0.5))] if dropout else []
+        layers.append((f"pool{stage + 1}", nn.MaxPool2d(2)))
+    around = [(f"drop{number + k}", nn.Dropout(rates[-1])) for k in range(2)] if rates else []
     layers += [
+        ("flatten", nn.Flatten()),
+        *around[:1],
         ("dense1", nn.Linear(before * side * side, hidden)),
-        ("bn14", nn.BatchNorm1d(hidden)),
-        ("act14", activation_of(activation, "vgg_like")),
+        (f"bn{number + 1}", nn.BatchNorm1d(hidden)),
+        (f"act{number + 1}", activation_of(activation, name)),
+        *around[1:],
+        ("dense2", nn.Linear(hidden, num_classes)),
     ]
-    layers += [("drop14", nn.Dropout(0.5))] if dropout else []
-    layers.append(("dense2", nn.Linear(hidden, num_classes)))
     return nn.Sequential(OrderedDict(layers))

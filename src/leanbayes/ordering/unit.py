@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -14,6 +15,7 @@ from ..sampling import Site, context
 from ..turns import check_forward
 from .downhill import coarser_noise, gumbel_noise, slope
 from .nested import nested_masks
+from .ordered import Ordered
 from .tails import keep_logits, log_keep, log_keep_from_logits, log_tails
 from .terms import expected_width
 
@@ -41,7 +43,7 @@ class Draw(Site):
 
     def cycle(self, balanced: bool | None = None, alone: bool = True) -> int | None:
         """After how many samples nothing new comes: 1 where every width is set. Otherwise there is none."""
-        return 1 if self.units and all(unit.width for unit in self.units) else None
+        return 1 if self.units and all(unit.width or unit.free for unit in self.units) else None
 
     def noise(self, generator: torch.Generator | None = None) -> Tensor:
         """Standard Gumbel numbers, (nodes,): one network a sample."""
@@ -72,7 +74,7 @@ class Draw(Site):
         return f"nodes={self.nodes}, units={len(self.units)}"
 
 
-class OrderingUnit(nn.Module):
+class OrderingUnit(Ordered):
     """Tail probabilities beta of K nodes, the ordered groups of a group of channels, and a draw of the mask z.
 
     Node 1 is the base groups, which always stay; node j > 1 is one group, kept with probability
@@ -94,9 +96,7 @@ class OrderingUnit(nn.Module):
         which sets narrows): at set widths, and at widths drawn from fixed tails. Learned ones need the outputs of
         dropped channels for their gradient.
 
-    width: how many nodes are kept, 0 to sample. limit: how many there are to sample from (see `truncate_`).
-    rescale: whether a set width multiplies what it keeps by its keep probability (B.2). All three are host state, which
-    a pass reads without waiting for a device; they are part of the state_dict.
+    free: where no width is set, whether only training draws one, and everything else runs at full width.
 
     >>> from leanbayes.convert.channels import Group
     >>> from leanbayes.ordering import uniform_logits
@@ -130,12 +130,12 @@ class OrderingUnit(nn.Module):
         legacy: bool = False,
         skip: bool = False,
     ) -> None:
-        super().__init__()
-        self.group, self.steps = group, steps
+        super().__init__(group.name, steps.nodes)
+        self.group, self.steps, self.base = group, steps, steps.base
         self.hard, self.per_sample, self.share, self.legacy = hard, per_sample, share, legacy
         self.skip, self.narrows = skip, False
         self.tail_weight, self.width_penalty = tail_weight, width_penalty
-        self.width, self.limit, self.rescale = 0, steps.nodes, False
+        self.free = True
         self.logits: nn.Parameter | None = None
         if learned:
             self.logits = nn.Parameter(keep_logits(log_beta).detach().clone())
@@ -147,22 +147,15 @@ class OrderingUnit(nn.Module):
         self.draw = Draw(steps.nodes)
 
     @property
-    def name(self) -> str:
-        """Of the group of channels: its first producer's."""
-        return self.group.name
-
-    @property
-    def nodes(self) -> int:
-        """K."""
-        return self.steps.nodes
+    def kept(self) -> int:
+        """How many nodes a pass keeps as things are; 0 where it draws them."""
+        if self.width or not (context.mean_only or (self.free and not self.training)):
+            return self.width
+        return self.limit
 
     def tails(self) -> Tensor:
         """log beta_j, (K,); what lies beyond the limit is never drawn."""
-        log_beta = self._tails()
-        if self.limit == self.nodes:
-            return log_beta
-        within = torch.arange(self.nodes, device=log_beta.device) < self.limit
-        return torch.where(within, log_beta - log_beta[: self.limit].logsumexp(0), -torch.inf)
+        return self.within_limit(self._tails())
 
     def keep(self) -> Tensor:
         """S_j, the probability that node j is kept, (K,)."""
@@ -185,8 +178,8 @@ class OrderingUnit(nn.Module):
         """How many nodes this pass keeps, where it can leave the others out; None where it has to mask them."""
         if not self.narrows or self.rescale:
             return None
-        if self.width or context.mean_only:
-            return self.width or self.limit
+        if kept := self.kept:
+            return kept
         if self.logits is not None or not self.hard or self.per_sample:
             return None
         try:
@@ -197,10 +190,6 @@ class OrderingUnit(nn.Module):
     def drawn(self, noise: Tensor) -> int:
         """How many nodes a hard mask keeps under Gumbel numbers of `draw`."""
         return int((self.tails() + coarser_noise(noise.to(self.log_prior), self.nodes)).argmax()) + 1
-
-    def fraction(self, nodes: int) -> float:
-        """The part of the groups that so many nodes are, of those within the limit."""
-        return (self.steps.base + nodes - 1) / (self.steps.base + self.limit - 1)
 
     def spread(self, values: Tensor, use: Use, features: int) -> Tensor:
         """Values of nodes (..., K) at the features of a module, (..., features); 1 at features of other groups."""
@@ -235,8 +224,7 @@ class OrderingUnit(nn.Module):
 
     def _nodes(self, x: Tensor) -> Tensor | None:
         """z, (K,) or (batch, K); None for all ones."""
-        if self.width or context.mean_only:
-            kept = self.width or self.limit
+        if kept := self.kept:
             if kept == self.nodes and not self.rescale:
                 return None
             z = (torch.arange(self.nodes, device=x.device) < kept).to(self.log_prior)
@@ -257,20 +245,23 @@ class OrderingUnit(nn.Module):
         given = context.draws is not None and id(self.draw) in context.draws
         return self.per_sample and self.training and not given
 
-    # A pass branches on these: as buffers on a GPU, reading them would wait for the device in every layer.
     def get_extra_state(self) -> Tensor:
-        return torch.tensor([self.width, self.limit, int(self.rescale)])
+        return torch.cat([super().get_extra_state(), torch.tensor([int(self.free), *self.steps.of])])
 
     def set_extra_state(self, state: Tensor) -> None:
-        width, limit, rescale = (int(value) for value in state)
-        if not (0 <= width <= limit <= self.nodes and limit >= 1):
-            raise ConversionError(f"'{self.name}': expected a width of at most {self.nodes} nodes, received {width}")
-        self.width, self.limit, self.rescale = width, limit, bool(rescale)
+        # version 0.1 drew widths unless told otherwise, and had channels in the order of their numbers
+        free, *of = state[3:].tolist() or [0]
+        if of and sorted(of) != sorted(self.steps.of):
+            raise ConversionError(f"'{self.name}': expected {self.steps.groups} ordered groups, received others")
+        super().set_extra_state(state[:3])
+        by_number = self.steps.of if self.group.constraints else sorted(self.steps.of)
+        self.free, self.steps = bool(free), replace(self.steps, of=tuple(of or by_number))
+        self.node_of.copy_(torch.tensor(self.steps.node_of))
 
     def extra_repr(self) -> str:
         """What is ordered, and how."""
         tails = "fixed" if self.logits is None else "learned"
-        now = f"{self.width} of {self.nodes} nodes" if self.width else "sampled"
+        now = f"{self.width} of {self.nodes} nodes" if self.width else "full" if self.free else "sampled"
         return f"'{self.name}', groups={self.steps.groups}, base={self.steps.base}, tails {tails}, width {now}"
 
 

@@ -1,10 +1,11 @@
-"""q(w): the distribution of one tensor."""
+"""Base classes of posteriors, the distributions of one tensor."""
 
 from __future__ import annotations
 
 import copy
 import math
-from typing import Any, Self
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -14,11 +15,12 @@ from ..sampling import Site, draw
 
 
 class Posterior(Site):
-    """The distribution of one tensor, and a random site: what layers, kl and predict know about a weight.
+    """The distribution of one tensor, and a random site: the interface that layers, kl and predict use.
 
     has_mean: False where the mean is zero by construction, so that inference at the means is meaningless.
     gaussian: True where elements are independent Gaussians, so that local reparameterisation and Flipout apply.
     is_sparse: True where it has weights at some places of the tensor only (`leanbayes.posteriors.sparse`).
+    scales: the parameters that set its spread, and how much each changes where log sigma changes by 1.
     keep: None, or a mask of `shape` after pruning: where it is False the weight is exactly 0, not a random variable.
 
     A subclass gives `like`, `mean`, `std`, `noise`, `sample` and `log_prob`, each `masked` where it has been pruned.
@@ -29,6 +31,7 @@ class Posterior(Site):
         "means to extract; save the model and predict with samples"
     )
     is_sparse: bool = False
+    scales: ClassVar[Mapping[str, float]] = {}
     keep: Tensor | None
 
     def __init__(self) -> None:
@@ -88,8 +91,12 @@ class Posterior(Site):
         """log q(w), elementwise."""
         raise NotImplementedError
 
+    def log_scale(self) -> Tensor | None:
+        """The logarithm of the spread that `scales` set (log sigma, log sqrt(alpha)); None where nothing sets it."""
+        return None
+
     def snr(self) -> Tensor:
-        """Signal to noise, |E w| / std, elementwise: what survives a budget.
+        """Signal to noise, |E w| / std, elementwise; pruning keeps the highest.
 
         Sparse subspace VI's criteria 2 and 4 both rank by this number.
         """
@@ -144,7 +151,7 @@ class Posterior(Site):
 
 
 class FactorisedGaussian(Posterior):
-    """Independent Gaussians, N(mean, std^2) elementwise: all that follows from a mean and a std alone."""
+    """Independent Gaussians, N(mean, std^2) elementwise, for subclasses that give mean and std."""
 
     gaussian = True
 
@@ -182,6 +189,17 @@ def above_zero(std: Tensor) -> Tensor:
     into infinity.
     """
     return std.clamp_min(torch.finfo(std.dtype).tiny)
+
+
+def padded_shape(shape: Sequence[int], target: Sequence[int]) -> tuple[int, ...] | None:
+    """A shape with as many dimensions as ``target``, or None where it does not broadcast to it.
+
+    >>> padded_shape((3,), (2, 3)), padded_shape((2,), (2, 3))
+    ((1, 3), None)
+    """
+    padded = (1,) * (len(target) - len(shape)) + tuple(shape)
+    fits = len(padded) == len(target) and all(a in (1, b) for a, b in zip(padded, target, strict=True))
+    return padded if fits else None
 
 
 def as_parameter(w: Tensor) -> nn.Parameter:

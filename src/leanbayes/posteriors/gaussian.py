@@ -1,8 +1,9 @@
-"""The mean-field Gaussian, and its cousin that has no mean."""
+"""The mean-field Gaussian, and a Gaussian whose mean is 0."""
 
 from __future__ import annotations
 
-from typing import Self
+from collections.abc import Mapping
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -10,7 +11,7 @@ from torch import Tensor
 from ..errors import ConfigError
 from ..sampling import draw
 from .base import FactorisedGaussian, as_parameter, mean_parameter
-from .scale import rho_like, std_from_rho
+from .scale import log_std_from_rho, rho_like, std_from_rho
 
 
 class Gaussian(FactorisedGaussian):
@@ -22,6 +23,8 @@ class Gaussian(FactorisedGaussian):
     >>> q.sample().shape, round(q.snr()[0, 0].item(), 3)
     (torch.Size([2, 3]), 10.0)
     """
+
+    scales: ClassVar[Mapping[str, float]] = {"rho": 1.0}
 
     def __init__(self, loc: Tensor, rho: Tensor) -> None:
         super().__init__()
@@ -51,11 +54,15 @@ class Gaussian(FactorisedGaussian):
     def std(self) -> Tensor:
         return self.masked(std_from_rho(self.rho))
 
+    def log_scale(self) -> Tensor:
+        """log std."""
+        return log_std_from_rho(self.rho)
+
 
 class ZeroMeanGaussian(FactorisedGaussian):
     """A variance-only weight, N(0, softplus(rho)^2) (variance networks, equation 12).
 
-    All it knows is in its spread, so it has no mean to fall back on: `has_mean` is False.
+    Only the variance is learned; `has_mean` is False, since a network at the means would be zero.
 
     >>> q = ZeroMeanGaussian.from_tensor(torch.tensor([0.5, -2.0]))
     >>> q.mean, q.std.detach()
@@ -63,6 +70,7 @@ class ZeroMeanGaussian(FactorisedGaussian):
     """
 
     has_mean = False
+    scales: ClassVar[Mapping[str, float]] = {"rho": 1.0}
 
     def __init__(self, rho: Tensor) -> None:
         super().__init__()
@@ -92,6 +100,10 @@ class ZeroMeanGaussian(FactorisedGaussian):
     @property
     def std(self) -> Tensor:
         return self.masked(std_from_rho(self.rho))
+
+    def log_scale(self) -> Tensor:
+        """log std."""
+        return log_std_from_rho(self.rho)
 
     def sample(self, noise: Tensor | None = None) -> Tensor:
         """std * noise."""

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self, get_args
+from collections.abc import Mapping
+from typing import ClassVar, Literal, Self, get_args
 
 import torch
 from torch import Tensor
 
 from ..errors import ConfigError
 from ..sampling import draw
-from .base import FactorisedGaussian, as_parameter, mean_parameter
+from .base import FactorisedGaussian, as_parameter, mean_parameter, padded_shape
 
 Granularity = Literal["weight", "neuron", "layer"]
 GRANULARITIES: tuple[str, ...] = get_args(Granularity)
@@ -27,9 +28,11 @@ class MultiplicativeGaussian(FactorisedGaussian):
     (tensor([[3., 4.]]), torch.Size([1, 1]))
     """
 
+    scales: ClassVar[Mapping[str, float]] = {"log_alpha": 2.0}
+
     def __init__(self, loc: Tensor, log_alpha: Tensor) -> None:
         super().__init__()
-        if not _broadcasts(log_alpha.shape, loc.shape):
+        if padded_shape(log_alpha.shape, loc.shape) is None:
             raise ConfigError(
                 f"log_alpha: expected a shape that broadcasts to {tuple(loc.shape)}, received {tuple(log_alpha.shape)}"
             )
@@ -75,6 +78,10 @@ class MultiplicativeGaussian(FactorisedGaussian):
         """alpha theta^2, not by way of |theta|: smooth everywhere."""
         return torch.exp(self.log_alpha) * self.mean.square()
 
+    def log_scale(self) -> Tensor:
+        """log sqrt(alpha)."""
+        return 0.5 * self.log_alpha
+
     def sample(self, noise: Tensor | None = None) -> Tensor:
         """theta (1 + sqrt(alpha) noise), differentiable in theta at 0 too."""
         return self.mean * (1 + torch.exp(0.5 * self.log_alpha) * (draw(self) if noise is None else noise))
@@ -94,10 +101,3 @@ def alpha_shape(shape: torch.Size, granularity: str) -> torch.Size:
         raise ConfigError(f"granularity: expected one of {', '.join(GRANULARITIES)}, received {granularity!r}")
     kept = {"weight": len(shape), "neuron": 1, "layer": 0}[granularity]
     return torch.Size([*shape[:kept], *[1] * len(shape[kept:])])
-
-
-def _broadcasts(shape: torch.Size, target: torch.Size) -> bool:
-    try:
-        return torch.broadcast_shapes(shape, target) == target
-    except RuntimeError:
-        return False

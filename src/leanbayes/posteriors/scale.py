@@ -1,4 +1,4 @@
-"""Sigma's one home: std = softplus(rho), and the way back.
+"""The parameterisation of standard deviations, std = softplus(rho), and its inverse.
 
 Softplus rather than exp: for a wide weight the step in std does not grow with std itself.
 """
@@ -9,7 +9,7 @@ import math
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import ConfigError
 from ..sampling import context
@@ -25,7 +25,7 @@ def std_from_rho(rho: Tensor) -> Tensor:
     >>> std_from_rho(torch.tensor([-5.0, 0.0, 50.0]))
     tensor([6.7153e-03, 6.9315e-01, 5.0000e+01])
     """
-    if context.scales is None:
+    if context.scales is None or not isinstance(rho, nn.Parameter):  # another tensor may be gone, and its id reused
         return F.softplus(rho, threshold=_LINEAR_ABOVE)
     if (found := context.scales.get(id(rho))) is None:
         found = context.scales[id(rho)] = F.softplus(rho, threshold=_LINEAR_ABOVE)
@@ -41,6 +41,15 @@ def rho_from_std(std: Tensor) -> Tensor:
     tensor([1.0000e-12, 1.0000e-01, 1.0000e+04], dtype=torch.float64)
     """
     return std + torch.log(-torch.expm1(-std))
+
+
+def log_std_from_rho(rho: Tensor) -> Tensor:
+    """log softplus(rho), elementwise; rho itself where sigma is too small for the dtype.
+
+    >>> log_std_from_rho(torch.tensor([-200.0, 0.0]))
+    tensor([-200.0000,   -0.3665])
+    """
+    return torch.where(rho < -_LINEAR_ABOVE, rho, std_from_rho(rho.clamp_min(-_LINEAR_ABOVE)).log())
 
 
 def rho_like(w: Tensor, std: float | Tensor) -> Tensor:

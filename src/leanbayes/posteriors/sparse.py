@@ -1,4 +1,4 @@
-"""Weights that exist at a few places of a tensor and are exactly zero elsewhere: Gaussians, or fixed values."""
+"""Weights at a few places of a tensor, exactly zero elsewhere: what is left of any network that has been pruned."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from .. import moved
 from ..checks import whole_number
 from ..errors import ArtifactError, ConfigError
-from ..sampling import draw
-from .base import FactorisedGaussian, Posterior, above_zero, as_parameter, check_floating
-from .gaussian import Gaussian
-from .scale import rho_like, std_from_rho
+from .base import Posterior, as_parameter, check_floating
 
 
 class Sparse(Posterior):
-    """What both kinds have: values ``loc`` (n,), one a slot, and ``index`` (n,), the place of each slot.
+    """Values ``loc`` (n,), one a slot, and ``index`` (n,), the place of each slot.
 
     index: int32, in the flattened tensor, in any order. shape: of the whole tensor, of which nothing else is stored.
     """
 
     is_sparse = True
     index: Tensor
+    goal: int | None = None
+    """How many slots training is to leave, where there are more."""
 
     def __init__(self, loc: Tensor, index: Tensor, shape: torch.Size) -> None:
         super().__init__()
@@ -87,89 +87,28 @@ class Sparse(Posterior):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         if isinstance(index := state_dict.get(prefix + "index"), Tensor):
             _check_index(index, self._shape.numel(), ArtifactError, prefix + "index: ")
+            if index.ndim == 1 and len(index) != len(self.index):
+                self._fit_to(len(index))
+                self.goal = None
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+    @torch.no_grad()
+    def take_(self, slots: Tensor) -> None:
+        """Keep these slots alone, (m,); the parameters stay the same objects."""
+        for p in self._parameters.values():
+            if p is not None:
+                p.data, p.grad = p.data[slots], None
+        self.index = self.index[slots]
+
+    def _fit_to(self, count: int) -> None:
+        """Have so many slots, whose values come from elsewhere."""
+        for p in self._parameters.values():
+            if p is not None:
+                p.data, p.grad = p.data.new_zeros(count), None
+        self.index = self.index.new_zeros(count)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, active={len(self.index)} ({self.density:.1%})"
-
-
-class SparseGaussian(Sparse, FactorisedGaussian):
-    """N(loc, softplus(rho)^2) at the active places of a tensor, 0 at all others (sparse subspace VI, equation 2).
-
-    loc, rho: (n,), one pair a slot. Nothing of the tensor's size is stored: `mean`, `std` and a draw are made when
-    asked for.
-
-    >>> q = SparseGaussian.from_tensor(torch.tensor([[0.1, -3.0], [2.0, 0.0]]), count=2, std=0.5)
-    >>> q.mean.detach(), q.loc.numel()
-    (tensor([[ 0., -3.],
-            [ 2.,  0.]]), 2)
-    """
-
-    def __init__(self, loc: Tensor, rho: Tensor, index: Tensor, shape: torch.Size) -> None:
-        super().__init__(loc, index, shape)
-        if rho.shape != loc.shape:
-            raise ConfigError(f"rho: expected the shape of loc, {tuple(loc.shape)}, received {tuple(rho.shape)}")
-        self.rho = as_parameter(rho)
-
-    @classmethod
-    def from_tensor(
-        cls, w: Tensor, count: int, std: float | Tensor = 0.01, *, requires_grad: bool | None = None
-    ) -> Self:
-        """Start at a pretrained tensor: its ``count`` largest magnitudes are active, with std about them.
-
-        std: a number, or (count,) of them.
-        requires_grad: of the means; None keeps that of w.
-        """
-        loc, index = largest(w, count, requires_grad)
-        return cls(loc, rho_like(loc, std), index, w.shape)
-
-    def active_std(self) -> Tensor:
-        """The stds of the active weights, (n,)."""
-        std, kept = std_from_rho(self.rho), self._kept()
-        return std if kept is None else torch.where(kept, std, 0.0)
-
-    def active(self) -> Gaussian:
-        """The distribution of the active weights alone, (n,), on the same parameters."""
-        q = Gaussian(self.loc, self.rho)
-        q.keep = self._kept()
-        return q
-
-    @property
-    def std(self) -> Tensor:
-        return self.masked(self.spread(std_from_rho(self.rho)))
-
-    def noise(self, generator: torch.Generator | None = None) -> Tensor:
-        """Standard normals, one a slot."""
-        device = self.device if generator is None else generator.device
-        return torch.randn(self.loc.shape, generator=generator, device=device, dtype=self.dtype)
-
-    def noise_kind(self) -> tuple[Any, ...] | None:
-        return type(self), self.loc.shape, self.dtype, self.device
-
-    def sample(self, noise: Tensor | None = None) -> Tensor:
-        """loc + std * noise in their places."""
-        return self.masked(self.spread(self.active_sample(noise)))
-
-    def deviation(self, noise: Tensor | None = None) -> Tensor:
-        """std * noise in their places."""
-        return self.masked(self.spread(std_from_rho(self.rho) * (draw(self) if noise is None else noise)))
-
-    def active_sample(self, noise: Tensor | None = None) -> Tensor:
-        """loc + std * noise, (n,)."""
-        return self.active().sample(draw(self) if noise is None else noise)
-
-    def log_prob(self, w: Tensor) -> Tensor:
-        """log q(w) at the active places; 0 elsewhere, where w is not a random variable."""
-        at = self.index.long()
-        return self.masked(self.spread(self.active().log_prob(w.flatten()[at])))
-
-    def entropy(self) -> Tensor:
-        """log std + log(2 pi e) / 2 at the active places, 0 elsewhere."""
-        return self.masked(self.spread(self.active().entropy()))
-
-    def snr(self) -> Tensor:
-        """|loc| / std at the active places, 0 elsewhere."""
-        return self.masked(self.spread(self.loc.abs() / above_zero(std_from_rho(self.rho))))
 
 
 class SparsePoint(Sparse):
@@ -199,7 +138,7 @@ class SparsePoint(Sparse):
         return self.loc.new_zeros(self._shape)
 
     def noise(self, generator: torch.Generator | None = None) -> Tensor:
-        """None needed."""
+        """An empty tensor: nothing is drawn."""
         return self.loc.new_empty(0)
 
     def sample(self, noise: Tensor | None = None) -> Tensor:
@@ -211,7 +150,7 @@ class SparsePoint(Sparse):
         return self.active_mean()
 
     def snr(self) -> Tensor:
-        """|loc|, which is all there is to rank by."""
+        """|loc|, so that magnitudes decide what is pruned."""
         return self.mean.abs()
 
 
@@ -234,3 +173,7 @@ def _check_index(index: Tensor, size: int, error: type[Exception], name: str = "
         raise error(f"{name}expected places from 0 to {size - 1}, received {int(index.min())} to {int(index.max())}")
     if len(index.unique()) != len(index):
         raise error(f"{name}expected every place once, {len(index) - len(index.unique())} occur again")
+
+
+def __getattr__(name: str) -> Any:
+    return moved.attribute(__name__, name)

@@ -181,12 +181,12 @@ class Accumulator:
 
 
 def _task(likelihood: Likelihood, output: Tensor) -> str:
-    """What predictions mean: the likelihood's task, or for one of the user's own the transform that it has."""
+    """What predictions mean: the likelihood's task, or for others (images, the user's own) the transform it has."""
     task, dims = likelihood.task, output.ndim
     if (task == "classification" and dims != 2) or (task == "segmentation" and dims < 3):
         expected = "(batch, classes)" if task == "classification" else "(batch, classes, ...)"
         raise PredictionError(f"{task}: expected outputs of shape {expected}, received {tuple(output.shape)}")
-    if task != "custom":
+    if task in ("classification", "segmentation", "regression"):
         return task
     with contextlib.suppress(PredictionError):
         return "segmentation" if likelihood.probs(output).ndim > 2 else "classification"

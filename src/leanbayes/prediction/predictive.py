@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from ..checks import number
-from ..errors import DataError, PredictionError
+from ..conformal import scores as conformal_scores
+from ..conformal.config import Conformal, Score
+from ..errors import DataError, LeanBayesWarning, PredictionError
 from . import mixture
 
 
@@ -26,6 +29,7 @@ class Predictive:
     engine: how they were computed: "vmap", "loop", "mean" (mean_only) or "deterministic" (nothing random).
     energies: -logsumexp of the logits, averaged over samples (N, ...); None where there are no logits.
     weights: of the samples in all averages (S,); None where they count alike.
+    conformal: what `leanbayes.conformalize_` found for such predictions. classes: what the classes are called.
     """
 
     task: str
@@ -39,6 +43,8 @@ class Predictive:
     noise: Tensor | None = None
     energies: Tensor | None = None
     weights: Tensor | None = None
+    conformal: Conformal | None = None
+    classes: tuple[str, ...] = ()
 
     @property
     def probs(self) -> Tensor:
@@ -129,6 +135,50 @@ class Predictive:
         """The central interval that holds the target with probability ``level``."""
         level = number("level", level, above=0, below=1, error=PredictionError)
         return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
+
+    @property
+    def class_names(self) -> list[str]:
+        """The most probable class of each datum by its name, where the model knows names (N)."""
+        self._only("names of classes", "classification")
+        names = self.classes or tuple(map(str, range(self.mean.shape[1])))
+        return [names[label] for label in self.labels.tolist()]
+
+    @property
+    def prediction_sets(self) -> Tensor:
+        """The classes that may be the true one, booleans (N, C): true of it as often as `lb.conformalize_` was asked.
+
+        ``[row.nonzero().flatten().tolist() for row in sets]`` lists them.
+        """
+        return conformal_scores.class_sets(self.probs, self._conformal("classification"))
+
+    @property
+    def prediction_intervals(self) -> tuple[Tensor, Tensor]:
+        """Both ends of an interval that holds the target as often as `lb.conformalize_` was asked (N, ...).
+
+        `interval` asks the model alone and is as good as its assumptions; this one is corrected on held-out data.
+        """
+        found = self._conformal("regression")
+        return conformal_scores.interval(self.mean, self.spread(found.score, found.coverage), found)
+
+    def spread(self, score: Score, coverage: float) -> Tensor | tuple[Tensor, Tensor]:
+        """What a conformal score of a regression measures errors by: the standard deviation, or an interval (cqr)."""
+        return self.interval(coverage) if score == "cqr" else self.variance.sqrt()
+
+    def _conformal(self, task: str) -> Conformal:
+        self._only("prediction sets" if task == "classification" else "prediction intervals", task)
+        if self.conformal is None:
+            raise PredictionError(
+                "the model has no thresholds for such predictions; call lb.conformalize_(model, held_out), "
+                "and again after training it or changing its temperature or its task"
+            )
+        if (samples := int(self.counts.max())) != self.conformal.samples:
+            warnings.warn(
+                f"lb.conformalize_ averaged {self.conformal.samples} samples and this prediction {samples}, so that "
+                "its coverage is not guaranteed; predict with as many, or call lb.conformalize_ again",
+                LeanBayesWarning,
+                stacklevel=3,
+            )
+        return self.conformal
 
     def _classes(self, targets: Tensor) -> Tensor:
         """Targets as indices of the classes (N, 1, ...); an error where they are not."""

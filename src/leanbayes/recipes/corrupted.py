@@ -1,8 +1,10 @@
-"""Corrupted test images, for the experiments that measure how a network bears them."""
+"""Corrupted test images, for the experiments that measure robustness."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -12,17 +14,24 @@ from ..data import DataSet
 from ..evaluation.corruption import Corruptions, cells, corrupted
 
 
-def corrupted_tests(
-    data: DataSet, limit: int, names: Sequence[str], severities: Sequence[int]
-) -> Iterator[tuple[str, int, Tensor, Tensor]]:
-    """Name, severity, images and labels: first the clean images ("clean", 0), then those of every corruption.
+@dataclass(frozen=True)
+class Sweep:
+    """The first `limit` test images under corruptions; without names, under all that suit the images."""
 
-    limit: the most test images. names: none for all corruptions that suit the images.
-    """
-    inputs, targets = (part[:limit] for part in data.test.tensors)
-    pixels = lb.Pixels(tuple(data.mean.tolist()), tuple(data.std.tolist()))
-    config = Corruptions(names=tuple(names), severities=tuple(severities), limit=limit)
-    yield "clean", 0, inputs, targets
-    for name, severity in cells(config, tuple(inputs.shape[1:])):
-        for x, y in corrupted([(inputs, targets)], name, severity, config, pixels):
-            yield name, severity, x, y
+    limit: int = 500
+    names: tuple[str, ...] = ()
+    severities: tuple[int, ...] = (1, 2, 3, 4, 5)
+
+    def key(self) -> dict[str, Any]:
+        """All that the images depend on, for `Jobs`."""
+        return {"images": self.limit, "names": list(self.names), "severities": list(self.severities)}
+
+    def images(self, data: DataSet) -> Iterator[tuple[str, int, Tensor, Tensor]]:
+        """Yield name, severity, images and labels: first the clean images ("clean", 0), then every corruption."""
+        inputs, targets = (part[: self.limit] for part in data.test.tensors)
+        pixels = lb.Pixels(tuple(data.mean.tolist()), tuple(data.std.tolist()))
+        config = Corruptions(names=self.names, severities=self.severities, limit=self.limit)
+        yield "clean", 0, inputs, targets
+        for name, severity in cells(config, tuple(inputs.shape[1:])):
+            for x, y in corrupted([(inputs, targets)], name, severity, config, pixels):
+                yield name, severity, x, y

@@ -12,7 +12,7 @@ from typing import Any
 
 from .._version import __version__
 from ..errors import ConfigError
-from . import catalogue, old_format
+from . import catalogue
 from .jobs import Jobs
 from .results import Measured, Row, rows_of_points
 
@@ -116,12 +116,11 @@ class Experiment:
         total = sum(len(cell.pieces()) for cell in cells)
         for cell in cells:
             runs: list[dict[str, Any]] = []
-            old = partial(old_format.measurements, self.name, cell)
             for piece in cell.pieces():
                 label = f"[{next(count)}/{total}] {piece.label}"
                 if piece.matches(only):
                     work = partial(cell.measure, jobs, piece.seed or 0)
-                    runs.append(jobs(piece.key, work, label, old))
+                    runs.append(jobs(piece.key, work, label))
             results.append((cell, runs))
         return results
 
@@ -140,11 +139,11 @@ def grid(*, overrides: Iterable[tuple[Mapping[str, Any], Mapping[str, Any] | Non
     found = []
     for values in itertools.product(*axes.values()):
         cell: dict[str, Any] | None = dict(zip(axes, values, strict=True))
-        asked = dict(cell or {})
+        values_of = dict(cell or {})
         for where, changes in overrides:
             if unknown := set(where) - set(axes):
                 raise ConfigError(f"overrides: expected some of {', '.join(axes)}, received {', '.join(unknown)}")
-            if cell is not None and all(asked[name] == value for name, value in where.items()):
+            if cell is not None and all(values_of[name] == value for name, value in where.items()):
                 cell = None if changes is None else {**cell, **changes}
         if cell is not None:
             found.append(cell)

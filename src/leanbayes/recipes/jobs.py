@@ -23,7 +23,7 @@ from .._version import __version__
 from ..artifacts import load, save
 from ..errors import DataError
 from ..training.checkpoint import remove
-from .results import Measured, Metrics
+from .results import Measured
 
 try:
     import fcntl
@@ -41,7 +41,7 @@ class Jobs:
 
     folder: where finished pieces are kept as JSON; None keeps nothing.
     tell: called with a line of text when a piece starts.
-    seconds: what all pieces took, also those of earlier runs; one that asks for others takes as long as all of them.
+    seconds: what all pieces took, also those of earlier runs; one that needs others takes as long as all of them.
     machines: the machines that the pieces ran on, as `machine` describes them.
 
     >>> jobs = Jobs(None)
@@ -55,17 +55,8 @@ class Jobs:
         self._earlier, self._counted = 0.0, set[str]()  # seconds of earlier runs; pieces whose seconds are counted
         self._networks: dict[str, nn.Module] = {}
 
-    def __call__(
-        self,
-        key: Key,
-        work: Callable[[], Measured],
-        label: str = "",
-        old: Callable[[Metrics], Measured] | None = None,
-    ) -> dict[str, Any]:
-        """The measurements of the piece that ``key`` describes completely: whatever changes them must be in it.
-
-        old: turns the metrics of a piece that was written by version 0.1, which had no curves, into measurements.
-        """
+    def __call__(self, key: Key, work: Callable[[], Measured], label: str = "") -> dict[str, Any]:
+        """The measurements of the piece that ``key`` describes completely: whatever changes them must be in it."""
         label = label or ", ".join(str(value) for value in key.values())
         text, digest = _encoded(key)
         path = None if self.folder is None else self.folder / f"{digest}.json"
@@ -91,8 +82,6 @@ class Jobs:
         self._counted.add(digest)
         if piece["machine"] and piece["machine"] not in self.machines:
             self.machines.append(piece["machine"])
-        if piece["curves"] is None:
-            return dict(old(piece["metrics"])) if old else dict(piece["metrics"])
         return {**piece["metrics"], **piece["curves"]}
 
     def seconds_of(self, key: Key) -> float | None:
@@ -109,7 +98,7 @@ class Jobs:
         *,
         anew: bool = False,
     ) -> nn.Module:
-        """A copy of the trained network that ``key`` describes completely, trained once for all pieces that ask for it.
+        """A copy of the trained network that ``key`` describes completely, trained once for all pieces that need it.
 
         fresh: the plain network, which a file is read into. train: is given options of `fit`, a checkpoint to go on
         from, so that an interrupted training continues. anew: train it from the start in any case, for callbacks
@@ -189,19 +178,18 @@ def _finite(value: Any) -> Any:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    """A finished piece; its curves are None if version 0.1 wrote it."""
+    """Read a finished piece."""
     names = {"inf": math.inf, "-inf": -math.inf, "nan": math.nan}
     try:
         piece = json.loads(path.read_text(encoding="utf-8"))
         metrics = {name: float(value) for name, value in piece["metrics"].items()}
-        curves = piece.get("curves")
-        if curves is not None:
-            curves = {
-                name: [{k: names.get(v, v) if isinstance(v, str) else v for k, v in point.items()} for point in points]
-                for name, points in curves.items()
-            }
-        machine = dict(piece.get("machine", {}))
-        return {"seconds": float(piece["seconds"]), "metrics": metrics, "curves": curves, "machine": machine}
+        curves = {
+            name: [{k: names.get(v, v) if isinstance(v, str) else v for k, v in point.items()} for point in points]
+            for name, points in piece["curves"].items()
+        }
+        return {
+            "seconds": float(piece["seconds"]), "metrics": metrics, "curves": curves, "machine": dict(piece["machine"])
+        }  # fmt: skip
     except (OSError, ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
         raise DataError(
             f"{path}: expected a finished piece of a recipe ({error!r}); delete it to run it again"

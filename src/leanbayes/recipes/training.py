@@ -26,6 +26,10 @@ from .results import Measured
 ROWS = 1000  # of test images at once: the noise of a sample is drawn anew for every block of them
 
 
+AS_PUBLISHED: dict[str, Any] = {"kl_weight": 1.0, "recalibrate": False}
+"""Options of `fit` as the papers have them: the ELBO itself, and BatchNorm's statistics as training leaves them."""
+
+
 @dataclass(frozen=True)
 class Training:
     """One training run: what on what, and for how long; with Adam, whose learning rate falls linearly to 0.
@@ -103,7 +107,7 @@ class Training:
             optimizer=self.optimizer(model),
             batch_size=self.batch_size,
             seed=seed,
-            **{"epochs": self.epochs, "progress": False, **self.fit_options(data), **options},
+            **{"epochs": self.epochs, "progress": False, **AS_PUBLISHED, **self.fit_options(data), **options},
         )
 
     def train(self, seed: int, data: DataSet, **options: Any) -> nn.Module:
@@ -156,6 +160,14 @@ def split_parameters(model: nn.Module, endings: tuple[str, ...]) -> tuple[list[n
     named = [p for name, p in model.named_parameters() if name.endswith(endings)]
     known = {id(p) for p in named}
     return [p for p in model.parameters() if id(p) not in known], named
+
+
+def reset_(model: nn.Module) -> nn.Module:
+    """The model with all its parameters newly initialised."""
+    for module in model.modules():
+        if hasattr(module, "reset_parameters"):
+            module.reset_parameters()  # type: ignore[operator]
+    return model
 
 
 def shift_and_mirror(batch: list[tuple[Tensor, Tensor]], pad: int = 4) -> tuple[Tensor, Tensor]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from .column import Better, Column, Kind
 
 CALIBRATION, HUMAN, SCALED = "Calibration in detail", "Against human labels", "One temperature"
+CONFORMAL = "Conformal prediction"
 DECLINE, CORRUPTED, ATTACKED = "Answering only when sure", "Corrupted images", "Under attack"
 
 
@@ -58,6 +59,13 @@ METRICS = (
         ("scaled.nll", "NLL, scaled", "lower", "number", "NLL after temperature scaling"),
         ("scaled.ece", "ECE, scaled", "lower", "number", "ECE after temperature scaling"),
         ("scaled.brier", "Brier, scaled", "lower", "number", "Brier score after temperature scaling"),
+    ),
+    *_group(
+        CONFORMAL,
+        ("conformal.coverage", "Coverage", "none", "percent", "how often its sets or intervals hold the truth"),
+        ("conformal.size", "Set size", "lower", "number", "classes in a set, on average"),
+        ("conformal.width", "Width", "lower", "number", "width of an interval, in the units of the target"),
+        ("conformal.worst_class", "Worst class", "higher", "percent", "the coverage of the class that has the least"),
     ),
     *_group(
         HUMAN,

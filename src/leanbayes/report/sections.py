@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from . import columns
 from .column import Column, Kind
-from .metrics import ATTACKED, CALIBRATION, CORRUPTED, DECLINE, HUMAN, RANKS, SCALED, SCORES
+from .metrics import ATTACKED, CALIBRATION, CONFORMAL, CORRUPTED, DECLINE, HUMAN, RANKS, SCALED, SCORES
 
 if TYPE_CHECKING:
     from ..evaluation.result import Evaluation
@@ -38,6 +38,8 @@ def sections(e: Evaluation) -> Iterator[Section]:
     yield from _intervals(e, shown)
     yield from _plain(e, CALIBRATION, [c for c in shown if c.group == CALIBRATION])
     yield from _scaled(e)
+    yield from _plain(e, CONFORMAL, [c for c in shown if c.group == CONFORMAL])
+    yield from _classes(e)
     yield from _plain(e, HUMAN, [c for c in shown if c.group == HUMAN])
     yield from _selective(e, shown)
     yield from _ranks(e, shown)
@@ -79,6 +81,17 @@ def _scaled(e: Evaluation) -> Iterator[Section]:
         if before is not None and after is not None:
             rows.append((before.label, before.text(e), after.text(e)))
     yield Section(SCALED, ("", "As it is", f"T = {e.metrics['temperature']:.3g}"), rows)
+
+
+def _classes(e: Evaluation) -> Iterator[Section]:
+    """Coverage and size of conformal sets, class by class; the twenty that are covered least."""
+    found = sorted(e.curves.get("conformal", {}).get("classes", []), key=lambda row: row["coverage"])
+    rows: list[tuple[str, ...]] = [
+        (row["class"], f"{row['count']:,}", f"{100 * row['coverage']:.1f} %", f"{row['size']:.2f}")
+        for row in found[:20]
+    ]
+    if rows:
+        yield Section(f"{CONFORMAL} by class", ("Class", "Data", "Coverage", "Set size"), rows)
 
 
 def _selective(e: Evaluation, shown: list[Column]) -> Iterator[Section]:

@@ -1,8 +1,7 @@
-"""Where a loss that is not a number came from."""
+"""Finding the cause of a loss that is not finite."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -28,9 +27,11 @@ def explain(model: nn.Module, elbo: ELBO, inputs: Any, targets: Any, terms: Term
     loss = f"loss is {terms.loss.item()}"
     if _bad(inputs):
         return f"{loss}: the inputs of this batch are non-finite already; clean the data"
+    if isinstance(terms.latent_kl, Tensor) and not bool(torch.isfinite(terms.latent_kl)):
+        return f"{loss}: the KL of the latents is {terms.latent_kl.item()}; try a lower lr or clip=1.0"
     if bool(torch.isfinite(terms.nll)):
         return f"{loss}: nll is {terms.nll.item():.4g} but the KL is {terms.kl.item()}{_kl_culprit(model)}"
-    if (culprit := first_bad_layer(model, inputs)) is None:
+    if (culprit := first_bad_layer(model, inputs, targets)) is None:
         return (
             f"{loss}: every layer's output is finite, but the {elbo.likelihood.task} log-likelihood of them is not; "
             "outputs this large want a lower lr or clip=1.0"
@@ -46,7 +47,7 @@ def explain(model: nn.Module, elbo: ELBO, inputs: Any, targets: Any, terms: Term
     return f"{loss}: {where}"
 
 
-def first_bad_layer(model: nn.Module, inputs: Any) -> tuple[str, nn.Module, bool] | None:
+def first_bad_layer(model: nn.Module, inputs: Any, targets: Any = None) -> tuple[str, nn.Module, bool] | None:
     """Name and module of the first non-finite output, and whether a non-finite input had come in."""
     found: list[tuple[str, nn.Module, bool]] = []
     names = {module: name for name, module in model.named_modules()}
@@ -58,7 +59,7 @@ def first_bad_layer(model: nn.Module, inputs: Any) -> tuple[str, nn.Module, bool
     handles = [module.register_forward_hook(look, with_kwargs=True) for module in names]
     try:
         with torch.no_grad():
-            batches.call(model, inputs)
+            batches.call(model, inputs, targets)
     finally:
         for handle in handles:
             handle.remove()
@@ -78,8 +79,5 @@ def _kind(module: nn.Module) -> str:
 
 
 def _bad(value: Any) -> bool:
-    if isinstance(value, Tensor):
-        return (value.is_floating_point() or value.is_complex()) and not bool(torch.isfinite(value).all())
-    if isinstance(value, Mapping):
-        return any(map(_bad, value.values()))
-    return isinstance(value, (tuple, list)) and any(map(_bad, value))
+    tensors = (leaf for _, leaf in batches.leaves(value) if isinstance(leaf, Tensor))
+    return any((t.is_floating_point() or t.is_complex()) and not bool(torch.isfinite(t).all()) for t in tensors)

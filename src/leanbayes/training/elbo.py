@@ -2,27 +2,47 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from .. import batches, checks
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError, DataError, LeanBayesWarning
 from ..kl import kl_sum, unscaled_sum
 from ..likelihoods import Likelihood, likelihood
 from .data import count
 from .schedules import Schedule, evaluate, schedule
 
+DWARFS = 20.0
+"""How many times the loss of the data the KL may count at the first step before there is a warning."""
+
 
 class Terms(NamedTuple):
-    """What `ELBO` returns: loss = nll + kl_weight * kl / num_data + unscaled."""
+    """What `ELBO` returns: loss = nll + kl_weight * kl / num_data + latent_weight * latent_kl + unscaled.
+
+    unscaled and latent_kl are plain zeros where the model has no such term.
+    """
 
     loss: Tensor
     nll: Tensor
     kl: Tensor
     kl_weight: float
     unscaled: Tensor | float = 0.0
+    latent_kl: Tensor | float = 0.0
+    latent_weight: float = 1.0
+
+    def detached(self) -> Terms:
+        """The same numbers without their graph."""
+        tensors = {name: value.detach() for name, value in self._asdict().items() if isinstance(value, Tensor)}
+        return self._replace(**tensors)
+
+    def numbers(self) -> Tensor:
+        """loss, nll, kl, unscaled and latent_kl as one tensor, detached."""
+        terms = (self.loss, self.nll, self.kl, self.unscaled, self.latent_kl)
+        return torch.stack([torch.as_tensor(term).to(self.loss) for term in terms]).detach()
 
 
 class ELBO(nn.Module):
@@ -31,12 +51,15 @@ class ELBO(nn.Module):
     loss = nll + kl_weight * kl / num_data, with nll = -mean over the batch of log p(y | output), and kl the plain sum
     of KL(q(w) || p(w)) over all weights of the model (0 for a plain model). num_data times the loss is an unbiased
     estimate of -ELBO over the whole data set, whatever the batch size. What a model draws anew for every batch, the
-    widths of a nested network, adds terms of its own, which are not divided (`leanbayes.kl.unscaled_sum`).
+    widths of a nested network, adds terms of its own, which are not divided (`leanbayes.kl.unscaled_sum`). Latent
+    variables of each datum (`leanbayes.batches.LatentOutput`) add latent_weight times the mean of their KL over the
+    batch, which is not divided either.
 
     task: "classification", "regression", "segmentation", a Likelihood, or a function of (outputs, targets) that returns
     a log-likelihood per datum. num_data: the size of the training set, or the loader or data set to take it from.
-    kl_weight: a number, or a schedule of the step. The step is the number of training calls so far (model.training and
-    gradients enabled); other calls leave it alone. It is part of the state_dict, and so are learned noise levels.
+    kl_weight, latent_weight: a number, or a schedule of the step. The step is the number of training calls so far
+    (model.training and gradients enabled); other calls leave it alone. It is part of the state_dict, and so are learned
+    noise levels.
 
     >>> model = nn.Linear(3, 2)
     >>> elbo = ELBO("classification", num_data=100)
@@ -46,18 +69,23 @@ class ELBO(nn.Module):
     (True, 1.0)
     """
 
-    def __init__(self, task: Any, num_data: Any, kl_weight: float | Schedule = 1.0) -> None:
+    def __init__(
+        self, task: Any, num_data: Any, kl_weight: float | Schedule = 1.0, latent_weight: float | Schedule = 1.0
+    ) -> None:
         super().__init__()
         self.likelihood: Likelihood = likelihood(task)
         self.num_data = _count(num_data)
         self.kl_weight = schedule(kl_weight)
+        self.latent_weight = schedule(latent_weight, "latent_weight")
         self.step = 0
 
     def forward(self, model: nn.Module, outputs: Any, targets: Any) -> Terms:
         tensor = batches.output_tensor(outputs)
         weight = evaluate(self.kl_weight, self.step)
+        latent_weight = evaluate(self.latent_weight, self.step, "latent_weight")
+        latent_kl: Tensor | float = 0.0
         with torch.autocast(tensor.device.type, enabled=False):
-            log_prob = self.likelihood.log_prob(tensor, targets)
+            log_prob = self.likelihood.log_prob(tensor, batches.targets_of(outputs, targets))
             if not log_prob.numel():
                 raise DataError("expected a batch with at least one datum, received an empty one")
             nll = -log_prob.mean()
@@ -65,9 +93,26 @@ class ELBO(nn.Module):
             loss = nll + kl * (weight / self.num_data)
             if (unscaled := unscaled_sum(model)) is not None:
                 loss = loss + unscaled.to(loss)
+            if isinstance(outputs, batches.LatentOutput):
+                latent_kl = outputs.kl.mean().to(loss)
+                loss = loss + latent_weight * latent_kl
         if model.training and torch.is_grad_enabled():
+            if self.step == 0:
+                self._compare(nll, kl, weight)
             self.step += 1
-        return Terms(loss, nll, kl, weight, 0.0 if unscaled is None else unscaled)
+        return Terms(loss, nll, kl, weight, 0.0 if unscaled is None else unscaled, latent_kl, latent_weight)
+
+    def _compare(self, nll: Tensor, kl: Tensor, weight: float) -> None:
+        """Say so where the prior counts far more than the data before anything has been learned."""
+        share, loss = float(kl.detach()) * weight / self.num_data, float(nll.detach())
+        if math.isfinite(share) and share > DWARFS * max(abs(loss), 0.1):
+            warnings.warn(
+                f"the KL counts {share:.3g} nats per datum at the first step, the data {loss:.3g}: training will serve "
+                f"the prior before the data; lower kl_weight (to {weight * abs(loss) / share:.1g}, say, or None in "
+                "fit), let it rise with lb.warmup, or take a prior such as lb.EmpiricalNormal()",
+                LeanBayesWarning,
+                stacklevel=3,
+            )
 
     # The step is host state: as a buffer on a GPU, reading it would wait for the device at every step.
     def get_extra_state(self) -> Tensor:
@@ -77,7 +122,7 @@ class ELBO(nn.Module):
         self.step = int(state)
 
     def extra_repr(self) -> str:
-        return f"num_data={self.num_data}, kl_weight={self.kl_weight}"
+        return f"num_data={self.num_data}, kl_weight={self.kl_weight}, latent_weight={self.latent_weight}"
 
 
 def _count(num_data: Any) -> int:

@@ -8,86 +8,33 @@ import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from .. import batches, files
 from ..errors import DataError, LeanBayesError, LeanBayesWarning, TrainingError
 from ..eval_mode import kept_modes
+from ..layers.contract import option
 from ..sampling import mix
-from . import data, diagnose, guard, rng, settings, snapshot
+from . import data, diagnose, guard, rng, scales, settings, snapshot
 from .callbacks import State, notify
-from .elbo import ELBO, Terms
+from .elbo import Terms
 from .history import History, Journal, plain
+from .job import Job, Step, Sums
 from .progress import Bar
-from .validate import rehearse, validate
+from .unused import Unused
+from .validate import check_validation, start_noise, validate
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 
 @dataclass
-class Job:
-    """Everything `fit` was asked for, checked."""
-
-    model: nn.Module
-    elbo: ELBO
-    train: Any
-    val: Any
-    epochs: int
-    batch_size: int
-    optimizer: Optimizer
-    scheduler: Any
-    scheduler_every: str
-    seed: int
-    clip: float | None
-    val_samples: int
-    callbacks: list[Any]
-    checkpoint: Path | None
-    checkpoint_every: int | None
-    resume: bool
-    log: Path | None
-    tensorboard: Path | None
-    progress: bool
-
-
-class Step(nn.Module):
-    """Forward pass and loss as one module: DDP then sees every parameter, also those that only the KL reaches."""
-
-    def __init__(self, model: nn.Module, elbo: ELBO) -> None:
-        super().__init__()
-        self.model, self.elbo = model, elbo
-
-    def forward(self, inputs: Any, targets: Any) -> Terms:
-        return self.elbo(self.model, batches.call(self.model, inputs), targets)
-
-
-@dataclass
-class Sums:
-    """What the rows of an epoch are made from, kept in checkpoints so that an interrupted epoch has one row."""
-
-    data: int = 0
-    loss: float = 0.0
-    nll: float = 0.0
-    kl: float = 0.0
-    kl_weight: float = 0.0
-    seconds: float = 0.0
-
-    def add(self, data: int, loss: float, nll: float, kl: float, kl_weight: float) -> None:
-        self.data += data
-        self.loss += data * loss
-        self.nll += data * nll
-        self.kl, self.kl_weight = kl, kl_weight  # as they are at the end of the epoch
-
-
-@dataclass
 class Run:
-    """One process of a training run; `train` is the way in."""
+    """One process of a training run."""
 
     fabric: Fabric
     job: Job
@@ -112,10 +59,11 @@ class Run:
         stepped = {id(p) for group in job.optimizer.param_groups for p in group["params"]}
         named = (*job.model.named_parameters(), *job.elbo.named_parameters())
         self.trained = {name: p for name, p in named if id(p) in stepped}
-        self.sound = guard.finite(self.trained.values())
+        self.finite_at_start = guard.finite(self.trained.values())
+        self.unused = Unused(job.model, self.trained)
         self.fixed = self.free = {}
         if job.checkpoint is not None:  # as they are before anything moves
-            self.fixed, self.free = settings.fixed(self), settings.free(self)
+            self.fixed, self.free = settings.must_match(self), settings.may_differ(self)
 
     def train(self) -> History:
         """Train from the start, or from the checkpoint; returns the history."""
@@ -132,13 +80,15 @@ class Run:
             self.module, self.optimizer = fabric.setup(Step(job.model, job.elbo), job.optimizer)
             # Each process has noise of its own; DDP has made parameters and buffers the same everywhere.
             rng.seed_all(mix(job.seed, fabric.global_rank))
-            rehearse(self)
+            check_validation(self)
             self.undo = guard.Undo(job.model, job.elbo)
             first = fabric.is_global_zero
             for path in (job.checkpoint, job.log):
                 if first and path is not None:
                     files.remove_leftovers(path)  # of runs that were killed while they wrote
+            watch = scales.Watch(job.model, job.optimizer)
             if stored is None:
+                start_noise(self)
                 snapshot.begin(self)
             else:
                 snapshot.restore(self, stored)
@@ -149,6 +99,8 @@ class Run:
                     self._epoch(bar)
                     journal.append(self.history.last)
                 notify(job.callbacks, "fit_end", self.state)
+                if stored is None and first:  # a run that is continued has not seen the start
+                    watch.warn(self.state.step)
             finally:
                 journal.close()
                 bar.close()
@@ -159,10 +111,10 @@ class Run:
         job, state = self.job, self.state
         started = time.perf_counter() - self.sums.seconds
         for batch in self.feed.epoch(state.epoch, self.batch):
-            loss, nll, kl = self._step(batch)
+            numbers = self._step(batch)
             self.batch += 1
             self.sums.seconds = time.perf_counter() - started
-            bar.step(state.epoch, state.step, loss, nll, kl)
+            bar.step(state.epoch, state.step, *numbers[:3])
             if self.feed.owned and job.checkpoint_every and state.step % job.checkpoint_every == 0:
                 self._check_parameters()
                 snapshot.save(self)
@@ -179,10 +131,10 @@ class Run:
         state.epoch, state.row, self.batch, self.sums = state.epoch + 1, None, 0, Sums()
         snapshot.save(self)
 
-    def _step(self, batch: Any) -> tuple[float, float, float]:
+    def _step(self, batch: Any) -> list[float]:
         job, state = self.job, self.state
         inputs, targets = batches.split(batch)
-        self.together(lambda: guard.check_inputs(inputs, f"{self._where()}: "))
+        self.check_everywhere(lambda: guard.check_inputs(inputs, f"{self._where()}: "))
         self.undo.mark()
         try:
             terms, numbers = self._gradients(batch, inputs, targets)
@@ -194,20 +146,24 @@ class Run:
             self._schedule(None)
         state.step += 1
         notify(job.callbacks, "after_step", state)
-        self.sums.add(batches.size(inputs), *numbers, terms.kl_weight)
+        self.sums.add(batches.size(inputs), numbers, terms)
         return numbers
 
-    def _gradients(self, batch: Any, inputs: Any, targets: Any) -> tuple[Terms, tuple[float, float, float]]:
-        """The gradients of a batch, clipped and known to be finite; nothing that lasts has changed but for buffers."""
+    def _gradients(self, batch: Any, inputs: Any, targets: Any) -> tuple[Terms, list[float]]:
+        """Compute the gradients of a batch, clipped and checked to be finite; of the model only buffers change.
+
+        Returns what the ELBO returned, and its terms as numbers, averaged over processes.
+        """
         fabric, job, state = self.fabric, self.job, self.state
         inputs, targets = (batches.to(part, fabric.device) for part in (inputs, targets))
         state.terms = None
-        state.closure = lambda: job.elbo(job.model, self._forward(inputs), targets).loss
+        state.closure = lambda: job.elbo(job.model, self._forward(inputs, targets), targets).loss
         notify(job.callbacks, "before_step", state)
         before = rng.capture_torch(fabric.device)
         self.optimizer.zero_grad()
         try:
-            terms: Terms = self.module(inputs, targets)
+            with self.unused.shapes():
+                terms: Terms = self.module(inputs, targets)
         except (TypeError, ValueError, RuntimeError) as error:
             if (why := guard.batch_at_fault(job.model, batch, inputs, targets, error)) is not None:
                 raise DataError(why) from error
@@ -215,31 +171,32 @@ class Run:
         fabric.backward(terms.loss)
         # Averaged over processes, so that a NaN on one of them stops all instead of leaving the others waiting; and
         # read only now, since it waits for the device.
-        losses: Any = fabric.all_reduce(torch.stack([terms.loss, terms.nll, terms.kl]).detach(), reduce_op="mean")
-        loss, nll, kl = losses.tolist()
-        if not (math.isfinite(loss) and math.isfinite(nll) and math.isfinite(kl)):
+        losses: Any = fabric.all_reduce(terms.numbers(), reduce_op="mean")
+        numbers: list[float] = losses.tolist()
+        if not all(map(math.isfinite, numbers)):
             rng.restore_torch(before, fabric.device)
-            raise TrainingError(self._diagnosis(inputs, targets, terms) + self._way_on())
-        state.terms = Terms(terms.loss.detach(), terms.nll.detach(), terms.kl.detach(), terms.kl_weight)
-        scaler = getattr(fabric.strategy.precision, "scaler", None)
+            raise TrainingError(self._diagnosis(inputs, targets, terms) + self._resume_hint())
+        state.terms = terms.detached()
+        scaler = option(fabric.strategy.precision, "scaler")
         state.scale = 1.0 if scaler is None else float(scaler.get_scale())
         notify(job.callbacks, "after_backward", state)
         norm: Any = None
         if job.clip is not None:
             norm = fabric.clip_gradients(self.module, self.optimizer, max_norm=job.clip, error_if_nonfinite=False)
         if scaler is None and (norm is None or not bool(torch.isfinite(norm))):  # a scaler skips such steps by itself
-            guard.check_gradients(self.trained, self._where(), self._way_on())
-        return terms, (loss, nll, kl)
+            guard.check_gradients(self.trained, self._where(), self._resume_hint())
+        self.unused.gradients()
+        return terms, numbers
 
     def _check_parameters(self) -> None:
-        """Refuse to go on, and above all to save, once a step has overflowed."""
-        if self.sound:
-            guard.check_parameters(self.trained, self._where(), self._way_on())
+        """Refuse to continue, or to write a checkpoint, once a step has overflowed."""
+        if self.finite_at_start:
+            guard.check_parameters(self.trained, self._where(), self._resume_hint())
 
     def _where(self) -> str:
         return f"step {self.state.step} (epoch {self.state.epoch})"
 
-    def _way_on(self) -> str:
+    def _resume_hint(self) -> str:
         path = self.job.checkpoint
         if path is None:
             return "; with checkpoint='run.ckpt' a run can be continued from before such a step"
@@ -248,7 +205,7 @@ class Run:
             "resume=True and, say, a lower lr to go on from it"
         )
 
-    def together(self, check: Callable[[], None]) -> None:
+    def check_everywhere(self, check: Callable[[], None]) -> None:
         """Run a check on every process; where one of them fails, all do."""
         mine = None
         try:
@@ -266,7 +223,7 @@ class Run:
 
     def _diagnosis(self, inputs: Any, targets: Any, terms: Terms) -> str:
         where = self._where()
-        if bool(torch.isfinite(torch.stack([terms.loss, terms.nll, terms.kl])).all()):
+        if bool(torch.isfinite(terms.numbers()).all()):
             return f"{where}: loss is not finite on another process; see its message"
         with self.fabric.autocast():
             inputs = self.fabric.strategy.precision.convert_input(inputs)
@@ -281,10 +238,11 @@ class Run:
             "nll": sums.nll / sums.data,
             "kl": sums.kl,
             "kl_weight": sums.kl_weight,
+            **sums.terms(),
             "lr": float(self.job.optimizer.param_groups[0]["lr"]),
         }
         if self.val is not None:
-            row |= self.validate(self.val.epoch(0), self.job.val_samples, self._sum_over_processes)
+            row |= self.validate(self.val.epoch(0), self.job.val_samples, self.sum_over_processes)
         return row | {"seconds": round(time.perf_counter() - started, 3)}
 
     def validate(
@@ -302,10 +260,10 @@ class Run:
             reduce=reduce,
         )
 
-    def _forward(self, inputs: Any) -> Any:
+    def _forward(self, inputs: Any, targets: Any = None) -> Any:
         """A forward pass past DDP, whose synchronisation would wait for processes that have fewer batches."""
         with self.fabric.autocast():
-            return batches.call(self.job.model, self.fabric.strategy.precision.convert_input(inputs))
+            return batches.call(self.job.model, self.fabric.strategy.precision.convert_input(inputs), targets)
 
     def _schedule(self, row: dict[str, Any] | None) -> None:
         if isinstance(self.job.scheduler, ReduceLROnPlateau):
@@ -314,7 +272,8 @@ class Run:
         else:
             self.job.scheduler.step()
 
-    def _sum_over_processes(self, sums: Tensor) -> Tensor:
+    def sum_over_processes(self, sums: Tensor) -> Tensor:
+        """A tensor, summed over all processes."""
         if self.fabric.world_size == 1:
             return sums
         # Single precision where the device has no other; counts are exact in it up to 2^24.

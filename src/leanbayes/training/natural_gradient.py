@@ -16,6 +16,7 @@ from torch.optim.optimizer import Optimizer
 
 from .. import checks
 from ..errors import ConfigError, TrainingError
+from .sgd import SCALES, normalised_step_, with_momentum
 
 _FLOOR = 5e-4  # eigenvalues are at least this fraction of the largest one (the paper's delta)
 _TINY = 1e-30  # and at least this, where all gradients so far are zero
@@ -94,7 +95,8 @@ class NaturalGradientSGD(Optimizer):
     estimates E[X X^T], each low rank plus identity, moving average over steps, smoothed by alpha times its mean
     eigenvalue; c keeps the norm of X (Povey et al., 2015, "Parallel training of DNNs with natural gradient and
     parameter averaging", the online method). The smoothing is heavy: it slows directions of large
-    gradients rather than speeding up the others. Vectors (biases, norm layers) take plain steps.
+    gradients rather than speeding up the others. Vectors (biases, norm layers) take plain steps, groups of scales
+    (`parameter_groups`) those of `leanbayes.SGD`.
 
     The paper's estimates see a gradient per datum; an optimiser sees their mean only, so that here the rows of X stand
     for data of B and its columns for data of A. That is also how variational nested dropout's optimiser does it.
@@ -126,7 +128,7 @@ class NaturalGradientSGD(Optimizer):
         params = (
             params if isinstance(params, torch.Tensor) else checks.iterable_of("params", params, "parameters", _as_is)
         )
-        super().__init__(params, {**options, **fisher})
+        super().__init__(params, {**options, **fisher, **SCALES})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters with options of their own, which are checked first."""
@@ -153,11 +155,14 @@ class NaturalGradientSGD(Optimizer):
                     continue
                 if p.grad.is_sparse:
                     raise TrainingError("NaturalGradientSGD: expected dense gradients, received sparse ones; use SGD")
+                if group["scales"]:
+                    normalised_step_(p, p.grad, self.state[p], group)
+                    continue
                 gradient = p.grad.add(p, alpha=group["weight_decay"]) if group["weight_decay"] else p.grad
                 if p.ndim > 1 and p.numel():
                     gradient = self._natural(self.state[p], gradient.flatten(1), group).view_as(p)
                 if group["momentum"]:
-                    gradient = self._with_momentum(self.state[p], gradient, group["momentum"])
+                    gradient = with_momentum(self.state[p], gradient, group["momentum"])
                 p.sub_(gradient, alpha=group["lr"])
         return loss
 
@@ -166,7 +171,7 @@ class NaturalGradientSGD(Optimizer):
         taken = state.get("steps", 0)
         norm = x.norm()
         learns = taken < _EAGER or taken % group["update_period"] == 0
-        if learns and not norm.isfinite():  # such a gradient would spoil the estimates for good
+        if learns and not norm.isfinite():  # it would make the estimates NaN for good
             return x
         state["steps"] = taken + 1
         natural = x
@@ -179,14 +184,6 @@ class NaturalGradientSGD(Optimizer):
             if learns:
                 _store(state, side, update(fisher, x, group["eta"]))
         return natural * (norm / natural.norm().clamp(min=_TINY))
-
-    @staticmethod
-    def _with_momentum(state: dict[str, Any], gradient: Tensor, momentum: float) -> Tensor:
-        if "momentum_buffer" not in state:
-            state["momentum_buffer"] = gradient.clone()
-        else:
-            state["momentum_buffer"].mul_(momentum).add_(gradient)
-        return state["momentum_buffer"]  # type: ignore[no-any-return]
 
 
 def _rank(d: int, given: int | None) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,9 +14,9 @@ from torch import Tensor, nn
 from .. import batches, sampling
 from ..errors import DataError
 from ..eval_mode import undisturbed
-from ..likelihoods import Likelihood
+from ..likelihoods import Likelihood, Regression
 from . import rng
-from .arguments import check_monitors
+from .callbacks import check_monitors
 from .data import Feed
 from .guard import check_inputs
 from .progress import METRICS
@@ -37,37 +38,43 @@ def validate(
 ) -> dict[str, float]:
     """Predictive nll and accuracy or RMSE, from `samples` draws of the weights.
 
-    val_nll = -mean log(1/S sum_s p(y | f_s)); accuracy of the averaged probabilities; RMSE of the averaged mean.
+    val_nll = -mean log(1/S sum_s p(y | f_s)); accuracy of the averaged probabilities; RMSE of the averaged mean. Of a
+    model with latents val_nll = -mean 1/S sum_s log p(x | z_s), which with val_latent_kl is the negative ELBO.
     The draws are the same in every epoch, so that epochs can be compared, and training's generators are left as they
     were. reduce: sums a tensor over processes.
     """
     draws = samples if sampling.sites(model) else 1
     metric = {"classification": "accuracy", "segmentation": "accuracy", "regression": "rmse"}.get(likelihood.task)
-    sums = torch.zeros(4, dtype=torch.float64)  # data, log-likelihood, what the metric counts, how many it counts
+    sums = torch.zeros(6, dtype=torch.float64)  # data, log-likelihood, latent KL, its data, what the metric counts, of
     mean_only, given = sampling.context.mean_only, sampling.context.draws
     with rng.preserved(device), undisturbed(model):
         for number, batch in enumerate(data):
             inputs, targets = (batches.to(part, device) for part in batches.split(batch))
-            log_probs, predictions = [], []
+            log_probs, predictions, kls = [], [], []
             for sample in range(draws):
                 torch.manual_seed(sampling.mix(seed, number, sample))
                 noise = sampling.laid_out(model, seed, sample) if given is None else given
                 with sampling.using(estimator="weight", mean_only=mean_only, draws=noise):
-                    output = batches.output_tensor(forward(inputs))
-                log_probs.append(likelihood.log_prob(output, targets))
+                    result = forward(inputs)
+                output, aim = batches.output_tensor(result), batches.targets_of(result, targets)
+                log_probs.append(likelihood.log_prob(output, aim))
+                if isinstance(result, batches.LatentOutput):
+                    kls.append(result.kl)
                 if metric is not None:
                     predictions.append(_prediction(likelihood, output))
-            log_prob = torch.stack(log_probs).logsumexp(0) - math.log(draws)
+            drawn = torch.stack(log_probs)
+            log_prob = drawn.mean(0) if kls else drawn.logsumexp(0) - math.log(draws)
             sums[0] += log_prob.numel()
             sums[1] += log_prob.double().sum().cpu()
+            if kls:
+                sums[2] += torch.stack(kls).mean(0).double().sum().cpu()
+                sums[3] += log_prob.numel()
             if metric is not None:
-                sums[2:] += _score(
-                    likelihood, torch.stack(predictions).mean(0), likelihood.align(output, targets)
-                ).cpu()
-    data_seen, total, score, counted = reduce(sums).tolist()
+                sums[4:] += _score(likelihood, torch.stack(predictions).mean(0), likelihood.align(output, aim)).cpu()
+    data_seen, total, kl, with_kl, score, counted = reduce(sums).tolist()
     if not data_seen:
         raise DataError("val: expected at least one batch, received none; pass a list or a DataLoader, not an iterator")
-    row = {"val_nll": -total / data_seen}
+    row = {"val_nll": -total / data_seen, **({"val_latent_kl": kl / with_kl} if with_kl else {})}
     if metric == "accuracy":
         row["val_accuracy"] = score / counted if counted else math.nan
     elif metric == "rmse":
@@ -75,10 +82,23 @@ def validate(
     return row
 
 
-def rehearse(run: Run) -> None:
-    """Look at the first batch of `val`, and at what early stopping is to watch, before the first step.
+def start_noise(run: Run, count: int = 16) -> None:
+    """Start a noise level that is learned at the residuals of the model as it is, on the first batches.
 
-    Generators are as they were, those of a sampler of the user's as well, so that it makes no difference to the run.
+    From 1 it would take thousands of steps to where it belongs, if targets are not of that size.
+    """
+    meaning = run.job.elbo.likelihood
+    if isinstance(meaning, Regression) and meaning.starts_at_residuals:
+        with _unread(run, run.feed):
+            found = run.validate(itertools.islice(run.feed.epoch(0), count), 1, run.sum_over_processes)
+        if math.isfinite(found["val_rmse"]):
+            meaning.start_at(torch.tensor(found["val_rmse"]))
+
+
+def check_validation(run: Run) -> None:
+    """Validate on the first batch, and check the number that early stopping monitors, before the first step.
+
+    Random generators, those of a user's sampler included, are put back, so that the run does not depend on it.
     """
     names = ["loss", "nll", "kl", "kl_weight", "lr", "seconds"]
 
@@ -92,13 +112,20 @@ def rehearse(run: Run) -> None:
             names.extend(run.validate(seen, samples=1))
 
     if (val := run.val) is not None:
-        generators = val.generators()
-        states = [rng.state_of(generator) for generator in generators]
-        with rng.preserved(run.fabric.device):
-            run.together(lambda: check(val))
-        for generator, state in zip(generators, states, strict=True):
-            rng.set_state(generator, state)
+        with _unread(run, val):
+            run.check_everywhere(lambda: check(val))
     check_monitors(run.job.callbacks, names)
+
+
+@contextlib.contextmanager
+def _unread(run: Run, feed: Feed) -> Iterator[None]:
+    """Run a block that reads from a feed, then put all generators back, those of a sampler of the user's as well."""
+    generators = feed.generators()
+    states = [rng.state_of(generator) for generator in generators]
+    with rng.preserved(run.fabric.device):
+        yield
+    for generator, state in zip(generators, states, strict=True):
+        rng.set_state(generator, state)
 
 
 def _prediction(likelihood: Likelihood, output: Tensor) -> Tensor:

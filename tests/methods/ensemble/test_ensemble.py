@@ -273,6 +273,7 @@ def test_a_method_sees_all_layers_of_each_member_together():
 
     model, seen = small(), []
     weights = {"0": id(model[0].weight), "3": id(model[3].weight)}
+    lb.plan(model, lb.Ensemble(3, method=Counting()))
     lb.bayesianize_(model, lb.Ensemble(3, method=Counting()))
     planned, done = seen[:3], seen[3:]
     assert [list(one) for one in planned] == [list(one) for one in done] == 3 * [["0", "3"]]

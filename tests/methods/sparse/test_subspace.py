@@ -13,8 +13,9 @@ from leanbayes.convert.conversion import Conversion
 from leanbayes.convert.implementation import implementation
 from leanbayes.errors import ArtifactError, ConfigError, ConversionError
 from leanbayes.methods.sparse.allocation import erdos_renyi, uniform
+from leanbayes.methods.sparse.posterior import SparseGaussian
 from leanbayes.posteriors.scale import std_from_rho
-from leanbayes.posteriors.sparse import SparseGaussian, SparsePoint
+from leanbayes.posteriors.sparse import SparsePoint
 
 METHODS = [lb.SparseSubspace, lb.Rigl]
 

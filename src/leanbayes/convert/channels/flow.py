@@ -1,6 +1,6 @@
-"""Where channels go: what a tensor's channels are, which of them belong together, and who has been seen using them.
+"""Following channels through a trace: the channels of a tensor, which belong together, and which modules use them.
 
-A *cell* is a run of channels with one fate: what is kept of it is kept wherever it goes. A tensor's `Layout` says which
+A *cell* is a run of channels that are kept or dropped together wherever they go. A tensor's `Layout` says which
 cells its channel dimension is made of. Adding two tensors unites their cells, pairwise; where the boundaries differ
 (one is a concatenation, say) cells are split first. Every layout written down before stays valid, because a cell that
 was united or split knows its heirs.
@@ -151,7 +151,7 @@ class Demand:
 
 
 class Flow:
-    """What has been found so far while walking through a trace."""
+    """What is known of the channels while a trace is followed."""
 
     def __init__(self) -> None:
         self.sightings: dict[tuple[str, str], Sighting] = {}

@@ -112,7 +112,7 @@ def channel_graph(model: nn.Module, example_input: Any = None) -> ChannelGraph:
 
 
 def _groups(flow: Flow) -> Iterator[Group]:
-    """What was found, turned from modules with cells into cells with modules."""
+    """The groups of channels, each with the modules that use it."""
     limits: dict[Cell, list[Constraint]] = {}
     for cell, kind, runs, module in flow.constraints():
         limits.setdefault(cell, []).append(Constraint(kind, runs, module))

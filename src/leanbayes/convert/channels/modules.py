@@ -77,18 +77,11 @@ def per_channel(flow: Flow, call: Call) -> Any:
     return sized
 
 
-@module_rule(nn.LayerNorm, nn.RMSNorm)
-def across_last(flow: Flow, call: Call) -> Any:
-    """Normalises over the last dimensions: without a channel the others would come out differently."""
-    if call.x.dim >= -len(call.module.normalized_shape):
-        flow.fix(call.x, f"is normalised across channels by '{call.step.name}'")
-    return call.x
-
-
-@module_rule(nn.LocalResponseNorm)
+@module_rule(nn.LayerNorm, nn.RMSNorm, nn.LocalResponseNorm)
 def across_channels(flow: Flow, call: Call) -> Any:
-    """Normalises over neighbouring channels."""
-    flow.fix(call.x, f"is normalised across channels by '{call.step.name}'")
+    """Normalises over the last dimensions, or over neighbouring channels: each depends on the others."""
+    if isinstance(call.module, nn.LocalResponseNorm) or call.x.dim >= -len(call.module.normalized_shape):
+        flow.fix(call.x, f"is normalised across channels by '{call.step.name}'")
     return call.x
 
 
@@ -98,10 +91,8 @@ def softmax_module(flow: Flow, call: Call) -> Any:
     return softmax(flow, call, -3 if isinstance(call.module, nn.Softmax2d) else call.module.dim)
 
 
-@module_rule(*(vars(nn)[name] for name in ELEMENTWISE.split()), *_family("Dropout"))
-def elementwise_module(flow: Flow, call: Call) -> Any:
-    """Leaves every channel where it is."""
-    return elementwise(flow, call)
+module_rule(*(vars(nn)[name] for name in ELEMENTWISE.split()), *_family("Dropout"))(elementwise)
+module_rule(nn.Upsample)(interpolate)
 
 
 @module_rule(
@@ -112,12 +103,6 @@ def spatial_module(flow: Flow, call: Call) -> Any:
     """Works on the trailing dimensions, on every channel alike."""
     kind = next(kind for kind in type(call.module).__mro__ if kind in MODULES)  # a subclass may be called anything
     return spatial(flow, call, int(kind.__name__[-2]))
-
-
-@module_rule(nn.Upsample)
-def upsampled(flow: Flow, call: Call) -> Any:
-    """Resizes everything behind dimension 1."""
-    return interpolate(flow, call)
 
 
 @module_rule(nn.Flatten)

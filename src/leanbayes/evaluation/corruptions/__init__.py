@@ -32,8 +32,8 @@ _SMALLEST = 8
 def names(shape: tuple[int, ...]) -> tuple[str, ...]:
     """The corruptions that suit images of (C, H, W).
 
-    All fifteen, but for greyscale images below 32 pixels (MNIST and its kin): those are drawings of one thing on black,
-    not scenes, and snow and frost only lay a second bright drawing over the first.
+    All fifteen, but for greyscale images below 32 pixels (MNIST, for example): those are drawings of one thing on
+    black, not scenes, and snow and frost only lay a second bright drawing over the first.
 
     >>> len(names((3, 32, 32))), len(names((1, 28, 28)))
     (15, 13)
@@ -108,12 +108,12 @@ def _function(name: str) -> Callable[..., Any]:
     from importlib import import_module
 
     room = next(room for room, inside in _ROOMS.items() if name in inside)
-    function: Callable[..., Any] = getattr(import_module(f".{room}", __name__), name)
+    function: Callable[..., Any] = vars(import_module(f".{room}", __name__))[name]
     return function
 
 
 def _check_images(images: Any, start: int) -> None:
-    """A batch of pictures that a corruption can be asked of; otherwise an error that names the offending datum."""
+    """Raise an error that names the offending datum, unless images are what corruptions take."""
     import torch
 
     if not isinstance(images, torch.Tensor) or images.ndim != 4:

@@ -1,4 +1,4 @@
-"""When it says 90 %, is it right 90 % of the time: reliability curve, ECE and MCE."""
+"""Calibration: the reliability curve, expected and maximum calibration error."""
 
 from __future__ import annotations
 
@@ -173,7 +173,7 @@ def check_binning(bins: int, min_count: int) -> None:
 
 
 def _defined(curve: Reliability, name: str) -> float:
-    value: float = getattr(curve, name)()
+    value = curve.ece() if name == "ece" else curve.mce()
     if math.isnan(value):
         raise EvaluationError(
             f"{name}: expected at least one bin with {curve.min_count} data or more, the fullest has "

@@ -16,7 +16,7 @@ class Dropout(Method):
     """Inputs of a Linear, channels into a convolution, dropped at random; no more parameters.
 
     Args:
-        rate: the probability of being dropped; None keeps the rate of the model's own dropout layers (0.1 elsewhere).
+        rate: the probability of being dropped; None keeps the rate of the model's own dropout layers (0.05 elsewhere).
 
     On its own it takes the model's `nn.Dropout` layers where there are any, since those are what the model was trained
     with, and otherwise every Linear and convolution but the first, whose inputs are the data.

@@ -41,7 +41,7 @@ class Patch(Method):
             initialisation (norm layers, which it starts at constants, are perturbed in either case).
         perturbation: the size of the perturbation, relative to the root mean square of the tensor: how strong the noise
             is at the start, and the one number to tune. Less stays close to a pretrained network, and overconfident
-            where that is; the default is for a network that will be trained for some epochs.
+            where that is; more makes a network that was not overconfident doubt too much.
         statistics: of a BatchNorm: shared by all components, or one set for each (EMP and ensembles only).
         balanced: `predict` lays the assignments out so that every component is used equally often.
 
@@ -69,7 +69,7 @@ class Patch(Method):
     bias_prior: Normal | None = None
     divergence: Literal["equation 6", "bound", "monte carlo"] = "equation 6"
     init: Literal["perturb", "fresh"] = "perturb"
-    perturbation: float = 0.3
+    perturbation: float = 0.05
     statistics: Literal["shared", "component"] = "shared"
     balanced: bool = True
 

@@ -1,9 +1,10 @@
-"""A log-normal scale between e^low and 1: the noise of structured Bayesian pruning."""
+"""The truncated log-normal posterior of structured Bayesian pruning."""
 
 from __future__ import annotations
 
 import math
-from typing import Self
+from collections.abc import Mapping
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -23,7 +24,7 @@ _LOG_STD = (-20.0, 5.0)
 class TruncatedLogNormal(Posterior):
     """theta = e^z with z ~ N(loc, e^(2 log_std)) cut to [low, 0] (Neklyudov et al., 2017).
 
-    A scale of a channel or a feature: it may fall to e^low, which is nothing, and cannot grow beyond 1. Against the
+    The scale of a channel or feature, between e^low, next to 0, and 1. Against the
     log-uniform prior on the same interval, under which z is uniform, the KL is that of `kl_to_log_uniform`.
 
     loc, log_std: of one shape. All is computed in double precision: the tails of a cut normal need it, and the tensors
@@ -33,6 +34,8 @@ class TruncatedLogNormal(Posterior):
     >>> q.mean.detach(), q.sample(torch.tensor([0.5, 1.0])).detach()
     (tensor([0.9946, 0.9946]), tensor([0.9955, 1.0000]))
     """
+
+    scales: ClassVar[Mapping[str, float]] = {"loc": 1.0, "log_std": 1.0}
 
     def __init__(self, loc: Tensor, log_std: Tensor, low: float = LOW) -> None:
         super().__init__()
@@ -70,6 +73,10 @@ class TruncatedLogNormal(Posterior):
     @property
     def std(self) -> Tensor:
         return self.masked((self._log_moment(1).exp() / self._snr()).to(self.dtype))
+
+    def log_scale(self) -> Tensor:
+        """log of the spread of log theta."""
+        return self.log_std
 
     def snr(self) -> Tensor:
         """E theta / std theta; channels below 1 can go (Neklyudov et al., 2017)."""

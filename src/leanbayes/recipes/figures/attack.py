@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ...report.figure import canvas, colour, label, percent_axis, svg
+from .charts import STYLES, columns, mean
 
 
 def attacks(result: Mapping[str, Any]) -> str:
@@ -16,7 +17,8 @@ def attacks(result: Mapping[str, Any]) -> str:
             mine = [row for row in result["rows"] if row["method"] == name]
             style = {"color": colour(number), "label": label(name), "markersize": 3.5}
             for ax, metric in ((top, "success"), (bottom, "entropy")):
-                ax.plot(*_points(mine, metric), ("o-", "s--", "^-.", "D:", "v-", "x--")[number % 6], **style)
+                line = [(row["setting"], mean(row, metric)) for row in mine]
+                ax.plot(*columns(line), STYLES[number % len(STYLES)], **style)
         top.set(ylim=(0, 1.02), ylabel="successful attacks")
         bottom.set(ylim=(0, None), ylabel="entropy (nats)", xlabel="iteration of the attack")
         percent_axis(top, "y")
@@ -24,13 +26,6 @@ def attacks(result: Mapping[str, Any]) -> str:
         top.tick_params(labelbottom=False)
         bottom.xaxis.get_major_locator().set_params(integer=True)
         drawn.align_ylabels()
-        ends = (f"{row['method']}: {row['metrics']['success']['mean']:.0%}" for row in _last(result["rows"]))
+        last = {row["method"]: row for row in result["rows"]}
+        ends = (f"{method}: {mean(row, 'success'):.0%}" for method, row in last.items())
         return svg(drawn, "Targeted attacks by iteration", "Successful in the end: " + "; ".join(ends))
-
-
-def _points(found: Sequence[Mapping[str, Any]], metric: str) -> tuple[list[float], list[float]]:
-    return [row["setting"] for row in found], [row["metrics"][metric]["mean"] for row in found]
-
-
-def _last(found: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    return list({row["method"]: row for row in found}.values())

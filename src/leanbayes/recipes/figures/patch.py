@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from ...report.figure import MUTED, canvas, colour, label, legend, percent_axis, svg
 from ..results import points_as_rows
+from .charts import columns, mean
 
 Result = Mapping[str, Any]
 _MARKS = ("o", "s", "^", "D", "v", "P")
@@ -24,9 +24,9 @@ def calibration(result: Result) -> str:
             ax.plot([0, 1], [0, 1], color=MUTED[0], linewidth=1, dashes=(4, 3))
             mine = [row for row in bins if row["dataset"] == network]
             for number, method in enumerate(dict.fromkeys(row["method"] for row in mine)):
-                points = [(_mean(r, "confidence"), _mean(r, "accuracy")) for r in mine if r["method"] == method]
+                points = [(mean(r, "confidence"), mean(r, "accuracy")) for r in mine if r["method"] == method]
                 style = _MARKS[number % 6] + _LINES[number % 6]
-                ax.plot(*_columns(sorted(points)), style, color=colour(number), markersize=3.5, label=label(method))
+                ax.plot(*columns(sorted(points)), style, color=colour(number), markersize=3.5, label=label(method))
                 spoken.append(f"{network}, {method}: {100 * points[-1][1]:.0f} % right in its surest bin")
             ax.set(xlim=(0, 1), ylim=(0, 1.02), xlabel=f"confidence ({label(network)})", ylabel="accuracy")
             percent_axis(ax)
@@ -43,14 +43,14 @@ def sweep(title: str, xlabel: str, result: Result) -> str:
     spoken = []
     with canvas(3, width=5.4, height=7.5) as (figure, axes):
         for ax, metric in zip(axes, metrics, strict=True):
-            level = [_mean(row, metric) for row in rows if row["method"] == "vanilla"]
+            level = [mean(row, metric) for row in rows if row["method"] == "vanilla"]
             if level:
                 ax.axhline(level[0], color=MUTED[0], linewidth=1.2, dashes=(4, 3), label="vanilla")
             for number, method in enumerate(methods):
                 mine = [row for row in rows if row["method"] == method]
-                line = sorted((float(row["setting"]), _mean(row, metric)) for row in mine)
+                line = sorted((float(row["setting"]), mean(row, metric)) for row in mine)
                 style = _MARKS[number % 6] + _LINES[number % 6]
-                ax.plot(*_columns(line), style, color=colour(number), markersize=4, label=label(method))
+                ax.plot(*columns(line), style, color=colour(number), markersize=4, label=label(method))
                 if metric == "ece":
                     spoken.append(
                         f"{method}: ECE {line[0][1]:.3f} with {line[0][0]:g}, {line[-1][1]:.3f} with {line[-1][0]:g}"
@@ -74,14 +74,14 @@ def corruptions(result: Result) -> str:
     with canvas(width=5.4, height=1.4 + 0.32 * max(len(names), 2)) as (figure, ax):
         ax.axvline(100, color=MUTED[0], linewidth=1, dashes=(4, 3))
         for number, row in enumerate(shown):
-            values = [_mean(row, name) for name in names]
-            text = label(f"{row['method']}, mCE {_mean(row, 'mce'):.1f}")
+            values = [mean(row, name) for name in names]
+            text = label(f"{row['method']}, mCE {mean(row, 'mce'):.1f}")
             ax.plot(values, range(len(names)), _MARKS[number % 6], color=colour(number), markersize=5, label=text)
         ax.set_yticks(range(len(names)), [name.replace("_", " ") for name in names])
         ax.invert_yaxis()
         ax.set(xlabel="error, vanilla network = 100")
         legend(ax)
-        spoken = "; ".join(f"{row['method']}: mCE {_mean(row, 'mce'):.1f}" for row in shown)
+        spoken = "; ".join(f"{row['method']}: mCE {mean(row, 'mce'):.1f}" for row in shown)
         return svg(figure, "Errors under corruption", spoken)
 
 
@@ -93,8 +93,8 @@ def prior(result: Result) -> str:
         for ax, method in zip([axes] if len(methods) <= 1 else axes, methods, strict=False):
             mine = sorted((row for row in points if row["method"] == method), key=lambda row: float(row["setting"]))
             for number, name in enumerate(mine[0]["metrics"]):
-                line = [(float(row["setting"]), _mean(row, name)) for row in mine]
-                ax.step(*_columns(line), where="mid", color=colour(number), linewidth=1.4)
+                line = [(float(row["setting"]), mean(row, name)) for row in mine]
+                ax.step(*columns(line), where="mid", color=colour(number), linewidth=1.4)
             ax.set(ylabel=label(method.removesuffix(", drawn")), xlim=(mine[0]["setting"], mine[-1]["setting"]))
         figure.axes[-1].set_xlabel("x")
         figure.align_ylabels()
@@ -121,10 +121,10 @@ def regression(ceiling: float, result: Result) -> str:
                     row, plain = found.get((name, method)), found.get((name, "vanilla"))
                     if row is None or plain is None:
                         continue
-                    unit = 100 / _mean(plain, "rmse") if metric == "rmse" else 1.0
+                    unit = 100 / mean(plain, "rmse") if metric == "rmse" else 1.0
                     places.append(at + shift)
-                    values.append(_mean(row, metric) * unit)
-                    errors.append(_mean(row, f"{metric} SE") * unit)
+                    values.append(mean(row, metric) * unit)
+                    errors.append(mean(row, f"{metric} SE") * unit)
                 ax.errorbar(
                     places, values, yerr=errors, fmt=_MARKS[number % 6], color=colour(number), markersize=4.5,
                     linewidth=1.2, label=label(method),
@@ -135,15 +135,6 @@ def regression(ceiling: float, result: Result) -> str:
         bottom.set(ylabel="log predictive density")
         legend(top)
         figure.align_ylabels()
-        ranked = sorted(rows, key=lambda row: _mean(row, "rmse"))
+        ranked = sorted(rows, key=lambda row: mean(row, "rmse"))
         best = {name: next(row["method"] for row in ranked if row["dataset"] == name) for name in sets}
         return svg(figure, "UCI regression", "; ".join(f"{name}: lowest RMSE {best[name]}" for name in sets))
-
-
-def _mean(row: Mapping[str, Any], name: str) -> float:
-    found = row["metrics"].get(name)
-    return math.nan if found is None or found["mean"] is None else float(found["mean"])
-
-
-def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    return [x for x, _ in points], [y for _, y in points]

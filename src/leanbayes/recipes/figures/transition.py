@@ -12,6 +12,7 @@ from typing import Any
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
 from ...report.figure import MUTED, canvas, colour, legend, percent_axis, svg
+from .charts import columns
 
 _MARKS = ("o-", "s--", "^:", "D-.")
 _PROCEDURES = ("ensemble", "stochastic", "deterministic")
@@ -30,7 +31,7 @@ def procedures(records: Sequence[Mapping[str, Any]]) -> str:
         for ax in rest:
             for number, layer in enumerate(layers):
                 points = [(r["epoch"], r["log_alpha"][layer]) for r in records if layer in r["log_alpha"]]
-                ax.plot(*_columns(points), _MARKS[number % 4], color=colour(number), markersize=3.5, label=layer)
+                ax.plot(*columns(points), _MARKS[number % 4], color=colour(number), markersize=3.5, label=layer)
             ax.set(ylabel="log alpha")
             top.tick_params(labelbottom=False)
             if len(layers) > 1:
@@ -110,11 +111,11 @@ def collapse(
     with canvas(2, width=_WIDTH, height=6.4, ratios=[1.6, 1.0]) as (figure, (top, bottom)):
         for number, (key, text) in enumerate(shown.items()):
             line = [(p["log alpha"], p[key]) for p in points if key in p]
-            top.plot(*_columns(line), _MARKS[number % 4], color=colour(number), markersize=4.5, label=text)
+            top.plot(*columns(line), _MARKS[number % 4], color=colour(number), markersize=4.5, label=text)
         for key in ("ensemble", "deterministic"):
             if found := [(dot["log alpha"], dot[key]) for dot in dots]:
                 shade = colour(list(shown).index(key))
-                top.plot(*_columns(found), "*", color=shade, markersize=9, markeredgecolor="none")
+                top.plot(*columns(found), "*", color=shade, markersize=9, markeredgecolor="none")
         if dots:
             top.plot([], [], "*", color=MUTED[0], markersize=9, label="end to end, from log alpha 12")
         top.set(ylabel="test accuracy", ylim=(0, 1.03))
@@ -123,7 +124,7 @@ def collapse(
         top.tick_params(labelbottom=False)
         for number, key in enumerate(("signal", "offset")):
             line = [(p["log alpha"], p[key]) for p in points if p.get(key)]
-            bottom.plot(*_columns(line), _MARKS[number], color=colour(4 + number), markersize=4.5, label=_PARTS[key])
+            bottom.plot(*columns(line), _MARKS[number], color=colour(4 + number), markersize=4.5, label=_PARTS[key])
         bottom.set(yscale="log", xlabel="log alpha", ylabel="logits at the means", xlim=top.get_xlim())
         _plain_log(bottom, "{:g}")
         legend(bottom)
@@ -146,7 +147,7 @@ def _draw_procedures(ax: Any, records: Sequence[Mapping[str, Any]], only: Sequen
         points = [(record["epoch"], record[name]) for record in records if record.get(name) is not None]
         if name in only and points:
             size = 3.5 if len(points) < 30 else 0
-            ax.plot(*_columns(points), _MARKS[number], color=colour(number), markersize=size, label=name)
+            ax.plot(*columns(points), _MARKS[number], color=colour(number), markersize=size, label=name)
     ax.set(ylabel="test accuracy", ylim=(0, 1.03))
     percent_axis(ax, "y")
     legend(ax)
@@ -169,7 +170,7 @@ def _draw_histograms(ax: Any, phases: Mapping[str, Mapping[str, Any]], limit: fl
 
 
 def _draw_counts(ax: Any, counts: Sequence[tuple[float, float]]) -> None:
-    ax.plot(*_columns(counts), "o-", color=colour(3), markersize=3.5)
+    ax.plot(*columns(counts), "o-", color=colour(3), markersize=3.5)
     ax.set(ylabel="weights above kappa_0", ylim=(0, None))
     ax.yaxis.set_major_formatter(lambda value, _: f"{value:,.0f}")
 
@@ -182,10 +183,10 @@ def _draw_sparse(top: Any, bottom: Any, curves: Mapping[str, Sequence[Mapping[st
     for number, (name, points) in enumerate(curves.items()):
         line = [(p["log10 kappa"], p["ensemble"]) for p in points if p["compression"] > 1]
         top.plot(
-            *_columns(line), _MARKS[number], color=colour(number), markersize=4.5, label=_TREATMENTS.get(name, name)
+            *columns(line), _MARKS[number], color=colour(number), markersize=4.5, label=_TREATMENTS.get(name, name)
         )
         sparse_points = [(p["log10 kappa"], p["compression"]) for p in points if p["compression"] > 1]
-    bottom.plot(*_columns(sparse_points), "o--", color=colour(3), markersize=3.5)
+    bottom.plot(*columns(sparse_points), "o--", color=colour(3), markersize=3.5)
     top.set(ylabel="ensemble accuracy")
     percent_axis(top, "y")
     legend(top)
@@ -210,10 +211,6 @@ def _plain_log(ax: Any, text: str) -> None:
 def _epochs(ax: Any) -> None:
     ax.set_xlabel("epoch")
     ax.xaxis.get_major_locator().set_params(integer=True)
-
-
-def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    return [x for x, _ in points], [y for _, y in points]
 
 
 def _percent(value: float) -> str:

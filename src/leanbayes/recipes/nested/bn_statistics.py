@@ -15,7 +15,7 @@ import leanbayes as lb
 
 from ...data import DataSet
 from ..experiment import Cell, Experiment, grid
-from ..figures.sparse import lines
+from ..figures.charts import lines
 from ..results import Metrics
 from .networks import SETUPS, NestedSetup, at_width, quality
 

@@ -21,24 +21,18 @@ import leanbayes as lb
 from ...data import DataSet
 from ...ordering.unit import units
 from ..experiment import Cell, Experiment
+from ..paper import printed
 from ..results import Metrics
 from .networks import SETUPS, NestedSetup, at_width, quality, share_of_weights
-
-PAPER: dict[str, dict[str, float]] = {
-    "smallest BN3": {"accuracy": 0.835, "ece": 0.10, "AUPR": 0.94, "weight usage": 0.062},
-    "SVB": {"accuracy": 0.829, "ece": 0.17, "AUPR": 0.94, "weight usage": 0.057},
-    "BN3-MC": {"accuracy": 0.894, "ece": 0.08, "AUPR": 0.97, "weight usage": 0.46, "weight usage, std": 0.27},
-    "BN3": {"accuracy": 0.926, "ece": 0.07, "AUPR": 0.97, "weight usage": 1.0},
-}
 
 
 def cells(preset: str) -> Iterator[Cell]:
     """A row for every method; the setting says whether its width is fixed or drawn."""
     for setup in SETUPS[preset]:
-        for name, paper in PAPER.items():
+        for name in ("smallest BN3", "SVB", "BN3-MC", "BN3"):
             kind, drawn = "SVB" if name == "SVB" else "BN3", "sampled" if name == "BN3-MC" else "fixed"
-            shown = paper if setup.training.data == "cifar10" else {}
-            also: dict[str, Any] = {"paper": shown, "measured": "limited-parameters", "row": name}
+            paper = printed("limited-parameters", setup.training.data, name)
+            also: dict[str, Any] = {"paper": paper, "measured": "limited-parameters", "row": name}
             yield setup.cell(kind, name, drawn, partial(measured, setup, name), **also)
 
 

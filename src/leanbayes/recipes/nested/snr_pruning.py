@@ -18,27 +18,21 @@ import leanbayes as lb
 
 from ...data import DataSet
 from ..experiment import Cell, Experiment, grid
-from ..figures.sparse import lines
+from ..figures.charts import lines
+from ..paper import printed
 from ..results import Metrics
 from .networks import SETUPS, NestedSetup, at_width, quality, share_of_weights
 
 REMOVED = (0.0, 0.2, 0.4, 0.6, 0.8)
-PAPER: dict[str, dict[str, tuple[tuple[float, float], ...]]] = {  # accuracy and ECE, by the share removed
-    "cifar10": {
-        "SNR": ((0.904, 0.076), (0.903, 0.076), (0.904, 0.076), (0.894, 0.080), (0.296, 0.494)),
-        "BN3": ((0.918, 0.071), (0.919, 0.070), (0.915, 0.072), (0.911, 0.080), (0.856, 0.097)),
-    }
-}
 
 
 def cells(preset: str) -> Iterator[Cell]:
     """A row for every method and share of weights removed."""
     for setup in SETUPS[preset]:
-        known = PAPER.get(setup.training.data)
         for at in grid(name=("SNR", "BN3"), removed=REMOVED):
             name, removed = at["name"], at["removed"]
             kind = "IBNN" if name == "SNR" else "BN3"
-            paper = dict(zip(("accuracy", "ece"), known[name][REMOVED.index(removed)], strict=True)) if known else {}
+            paper = printed("snr-pruning", setup.training.data, name, f"{removed:g}")
             also = {"paper": paper, "measured": "snr-pruning", "removed": removed}
             yield setup.cell(kind, name, removed, partial(measured, setup, kind, removed), **also)
 
@@ -57,7 +51,7 @@ def measured(setup: NestedSetup, kind: str, removed: float, model: nn.Module, da
 
 
 def nearest_width(model: nn.Module, share: float) -> tuple[float, float]:
-    """The width whose share of weights is nearest to the one asked for, and that share."""
+    """The width whose share of weights is nearest to `share`, and that share."""
     shares = {width: share_of_weights(model, width) for width in lb.widths(model)}
     width = min(shares, key=lambda one: abs(shares[one] - share))
     return width, shares[width]

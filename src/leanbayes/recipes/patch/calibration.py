@@ -26,43 +26,14 @@ from ...data import DataSet
 from ...evaluation.metrics.calibration import reliability
 from ..experiment import Cell, Experiment
 from ..figures.patch import calibration
-from ..jobs import Jobs
+from ..paper import printed
 from ..results import Measured, Metrics, Point
-from .networks import (
-    BINS,
-    PatchSetup,
-    chosen,
-    digits,
-    key,
-    probabilities,
-    published,
-    pyramid,
-    resnet,
-    scores,
-    top,
-)
+from .networks import BINS, PatchSetup, PatchTraining, digits, probabilities, published, pyramid, resnet, scores, top
 
 SETUPS: dict[str, tuple[PatchSetup, ...]] = {
     "smoke": (digits(),),
     "cpu": (resnet(), pyramid()),
     "paper": (published(),),
-}
-COLUMNS = ("overhead", "top-5", "accuracy", "ece", "mce")
-PAPER: dict[str, dict[str, tuple[float, ...]]] = {
-    "resnet18": {  # ImageNet, table 4
-        "vanilla": (0.0, 0.867, 0.661, 0.0809, 0.142),
-        "dropout": (0.0, 0.867, 0.659, 0.0761, 0.140),
-        "EMP (BN)": (0.328, 0.868, 0.666, 0.0574, 0.110),
-        "EMP (BN+out)": (17.9, 0.872, 0.670, 0.0391, 0.0683),
-        "ECMP (BN)": (0.328, 0.868, 0.664, 0.0462, 0.0807),
-        "ECMP (BN+out)": (17.9, 0.872, 0.671, 0.0165, 0.0315),
-    },
-    "pyramidnet_cifar": {  # CIFAR-100, table 6, with the last lines of tables 9 to 11
-        "vanilla": (0.0, 0.909, 0.726, 0.216, 0.546),
-        "dropout": (0.0, 0.914, 0.720, 0.211, 0.523),
-        "EMP (BN+out)": (1.10, 0.920, 0.740, 0.136, 0.289),
-        "ECMP (BN+out)": (1.10, 0.919, 0.735, 0.0873, 0.181),
-    },
 }
 
 
@@ -70,25 +41,22 @@ def cells(preset: str) -> Iterator[Cell]:
     """A row for every network and method, with its calibration curve; the setting is the number of epochs."""
     for setup in SETUPS[preset]:
         for method in setup.methods:
-            known = PAPER.get(setup.training.model, {}).get(method)
-            paper = dict(zip(COLUMNS, known, strict=True)) if known else {}
-            where, measure = key(setup, method, "patch-calibration"), partial(measured, setup, method)
-            yield Cell(setup.label, method, setup.training.epochs, where, measure, setup.seeds, paper)
+            paper = printed("patch-calibration", setup.training.model, method)
+            measure = partial(measured, setup.samples)
+            yield setup.cell(method, setup.training.epochs, "patch-calibration", measure, paper=paper)
 
 
-def measured(setup: PatchSetup, method: str, jobs: Jobs, seed: int) -> Measured:
+def measured(samples: int, model: nn.Module, training: PatchTraining, data: DataSet, seed: int) -> Measured:
     """Metrics of the test part and the calibration curve; for the vanilla network a row with a temperature, too."""
-    data = setup.training.load()
-    model, training = chosen(jobs, setup, method, seed, data)
     inputs, targets = data.test.tensors
-    probs = probabilities(model, inputs, setup.samples, seed)
+    probs = probabilities(model, inputs, samples, seed)
     plain, own = (sum(p.numel() for p in m.parameters()) for m in (training.network(data), model))
     found: dict[str, Any] = {
         **scores(probs, targets),
         "top-5": top(probs, targets),
         "overhead": 100 * (own / plain - 1),
     }
-    if method == "vanilla":
+    if training.method == "vanilla":
         found["rows"] = [{"method": "vanilla, temperature", **scaled(model, data)}]
     else:
         found["rate"] = training.rate

@@ -11,68 +11,45 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 
+from torch import nn
+
+from ...data import DataSet
 from ...errors import EvaluationError
 from ...evaluation.corruption import ce, relative_ce
-from ..corrupted import corrupted_tests
+from ..corrupted import Sweep
 from ..experiment import Cell, Experiment, Results
 from ..figures.patch import corruptions
-from ..jobs import Jobs
+from ..paper import printed
 from ..results import Measured, Metrics, Point, Row
-from .networks import PatchSetup, chosen, digits, key, probabilities, published, resnet, scores
+from .networks import PatchSetup, PatchTraining, digits, probabilities, published, resnet, scores
 
-
-@dataclass(frozen=True)
-class CorruptedSetup:
-    """A setup and the corruptions: the first `limit` test images, `names` (none: all of ImageNet-C that suit)."""
-
-    setup: PatchSetup
-    limit: int = 500
-    names: tuple[str, ...] = ()
-    severities: tuple[int, ...] = (1, 3, 5)
-    samples: int = 20
-
-
-SETUPS: dict[str, tuple[CorruptedSetup, ...]] = {
-    "smoke": (
-        CorruptedSetup(
-            digits(methods=("vanilla", "ECMP (BN+out)")), 60, ("gaussian_noise", "contrast"), (1, 5), samples=5
-        ),
-    ),
-    "cpu": (CorruptedSetup(resnet()),),
-    "paper": (CorruptedSetup(published(), limit=10_000, severities=(1, 2, 3, 4, 5), samples=100),),
-}
-# mCE (tables 5 and 7) and rmCE (table 8), in percent
-PAPER = {
-    "vanilla": (100.0, 100.0),
-    "dropout": (100.0, 100.0),
-    "EMP (BN)": (98.8, 99.0),
-    "EMP (BN+out)": (97.8, 97.4),
-    "ECMP (BN)": (99.8, 101.0),
-    "ECMP (BN+out)": (99.5, 102.0),
+SMOKE = Sweep(limit=60, names=("gaussian_noise", "contrast"), severities=(1, 5))
+SETUPS: dict[str, tuple[PatchSetup, int, Sweep]] = {  # with the number of samples
+    "smoke": (digits(methods=("vanilla", "ECMP (BN+out)")), 5, SMOKE),
+    "cpu": (resnet(), 20, Sweep(severities=(1, 3, 5))),
+    "paper": (published(), 100, Sweep(limit=10_000)),
 }
 
 
 def cells(preset: str) -> Iterator[Cell]:
     """A row for every method; the setting is the number of images."""
-    for asked in SETUPS[preset]:
-        for method in asked.setup.methods:
-            known = PAPER[method] if asked.setup.training.model == "resnet18" else ()
-            also = {"images": asked.limit, "names": list(asked.names), "severities": list(asked.severities)}
-            where = key(asked.setup, method, "patch-corruptions", **also, asked=asked.samples)
-            measure, paper = partial(measured, asked, method), dict(zip(("mce", "rmce"), known, strict=False))
-            yield Cell(asked.setup.label, method, asked.limit, where, measure, asked.setup.seeds, paper)
+    setup, samples, sweep = SETUPS[preset]
+    measure = partial(measured, samples, sweep)
+    for method in setup.methods:
+        paper = printed("patch-corruptions", setup.training.model, method)
+        also = {"asked": samples, **sweep.key()}
+        yield setup.cell(method, sweep.limit, "patch-corruptions", measure, paper=paper, **also)
 
 
-def measured(asked: CorruptedSetup, method: str, jobs: Jobs, seed: int) -> Measured:
+def measured(
+    samples: int, sweep: Sweep, model: nn.Module, training: PatchTraining, data: DataSet, seed: int
+) -> Measured:
     """Metrics of every corruption at every severity, and of the clean images."""
-    data = asked.setup.training.load()
-    model, _ = chosen(jobs, asked.setup, method, seed, data)
     found = [
-        {"corruption": name, "severity": severity, **scores(probabilities(model, x, asked.samples, seed), y)}
-        for name, severity, x, y in corrupted_tests(data, asked.limit, asked.names, asked.severities)
+        {"corruption": name, "severity": severity, **scores(probabilities(model, x, samples, seed), y)}
+        for name, severity, x, y in sweep.images(data)
     ]
     return {"corruptions": found}
 

@@ -14,6 +14,7 @@ A network is trained once for all of these experiments (`trained_network`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,8 +28,9 @@ import leanbayes as lb
 from ...data import DataSet
 from ...evaluation.metrics import brier, calibration, classification
 from ...methods.patch import norms, norms_and_output
+from ..experiment import Cell
 from ..jobs import Jobs
-from ..results import Metrics
+from ..results import Measured, Metrics
 from ..training import Training, trained_network
 
 METHODS = ("vanilla", "dropout", "EMP (BN)", "EMP (BN+out)", "ECMP (BN)", "ECMP (BN+out)")
@@ -94,6 +96,29 @@ class PatchSetup:
     def label(self) -> str:
         """What a table calls it."""
         return f"{self.training.data}, {self.training.model}"
+
+    def cell(
+        self,
+        method: str,
+        setting: Any,
+        what: str,
+        measure: Callable[..., Measured],
+        name: str = "",
+        paper: Any = None,
+        **also: Any,
+    ) -> Cell:
+        """The network of a method, whose rate is chosen, measured by ``measure(model, training, data, seed)``.
+
+        what: the name of the measurement. name: of the row, if not the method's. also: what else it depends on.
+        """
+
+        def measured(jobs: Jobs, seed: int) -> Measured:
+            data = self.training.load()
+            return measure(*chosen(jobs, self, method, seed, data), data, seed)
+
+        return Cell(
+            self.label, name or method, setting, key(self, method, what, **also), measured, self.seeds, paper or {}
+        )
 
     def of(self, method: str) -> PatchTraining:
         """The training of a method, which has yet to get its rate."""

@@ -17,9 +17,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -31,6 +30,7 @@ from ...layers.operations import refusal
 from ...methods.patch import norm_layer, norms, norms_and_output
 from ..experiment import Cell, Experiment
 from ..jobs import Jobs
+from ..paper import printed
 from ..results import Metrics
 
 COMPONENTS = 5
@@ -40,45 +40,17 @@ METHODS = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Network:
-    """A network of `leanbayes.models`, or the paper's MLP of `layers` hidden layers ("stack").
-
-    paper: parameters, by method. cited: methods that are not run, likewise.
-    """
+class Network(NamedTuple):
+    """A network of `leanbayes.models`, or the paper's MLP of `layers` hidden layers ("stack")."""
 
     model: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    paper: Mapping[str, float] = field(default_factory=dict)
-    cited: Mapping[str, float] = field(default_factory=dict)
+    options: Mapping[str, Any]
 
 
 PATCHED = ("EMP (BN+out)", "ECMP (BN+out)")
-RESNET = Network(
-    "resnet18",
-    paper={
-        **dict.fromkeys(("vanilla", "dropout", "DropConnect"), 11_689_512), **dict.fromkeys(PATCHED, 13_779_912),
-        "mean-field": 23.4e6, "explicit ensemble": 58_447_560,
-    },
-    cited={"PBP (cited)": 23.4e6, "MNFG (cited)": 3.51e9},
-)  # fmt: skip
-PYRAMID = Network(
-    "pyramidnet_cifar",
-    {"num_classes": 100},
-    paper={
-        **dict.fromkeys(("vanilla", "dropout", "DropConnect"), 28_511_307), **dict.fromkeys(PATCHED, 28_825_299),
-        "mean-field": 57.0e6, "explicit ensemble": 142_556_535,
-    },
-    cited={"PBP (cited)": 57.0e6, "MNFG (cited)": 8.55e9},
-)  # fmt: skip
-STACK = Network(
-    "stack",
-    {"layers": 100, "width": 100},
-    paper={
-        **dict.fromkeys(("vanilla", "dropout", "DropConnect"), 1_009_900), **dict.fromkeys(PATCHED, 1_129_100),
-        "explicit ensemble": 5_049_500,
-    },
-)  # fmt: skip
+RESNET = Network("resnet18", {})
+PYRAMID = Network("pyramidnet_cifar", {"num_classes": 100})
+STACK = Network("stack", {"layers": 100, "width": 100})
 SMALL = Network("mlp", {"in_features": 64, "hidden": (32, 32), "out_features": 10, "batch_norm": True})
 NETWORKS: dict[str, tuple[Network, ...]] = {
     "smoke": (SMALL,),
@@ -95,14 +67,16 @@ def cells(preset: str) -> Iterator[Cell]:
             key |= {"method": method}
             measure = partial(measured, network, method)
             yield Cell(network.model, method, COMPONENTS, key, measure, seeds=None, paper=_paper(network, method))
-        for method, count in network.cited.items():
-            yield Cell(network.model, method, COMPONENTS, seeds=0, paper={"parameters": count})
+        for method, count in printed("patch-parameters", network.model).items():
+            if method.endswith("(cited)"):
+                yield Cell(network.model, method, COMPONENTS, seeds=0, paper={"parameters": count})
 
 
 def _paper(network: Network, method: str) -> Metrics:
-    if method not in network.paper:
+    known = printed("patch-parameters", network.model)
+    if method not in known:
         return {}
-    count, base = network.paper[method], network.paper["vanilla"]
+    count, base = known[method], known["vanilla"]
     exact = isinstance(count, int)  # millions with one decimal tell nothing of what was added
     return {"parameters": count, **({"added": count - base} if exact else {})}
 

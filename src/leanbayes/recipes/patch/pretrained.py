@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import torch
@@ -29,36 +29,27 @@ from .networks import PatchSetup, PatchTraining, digits, key, probabilities, pub
 METHODS = ("EMP (BN+out)", "ECMP (BN+out)")
 
 
-@dataclass(frozen=True)
-class FurtherTraining:
-    """A setup, how many epochs its network is trained on, and the perturbations."""
-
-    setup: PatchSetup
-    epochs: int
-    perturbations: tuple[float, ...] = (0.03, 0.1, 0.3, 0.5, 1.0)
-
-
-SETUPS: dict[str, tuple[FurtherTraining, ...]] = {
-    "smoke": (FurtherTraining(digits(), epochs=1, perturbations=(0.1, 0.5)),),
-    "cpu": (FurtherTraining(resnet(samples=20, seeds=1), epochs=5),),
-    "paper": (FurtherTraining(published(), epochs=100),),
+# a setup, how many epochs its network is trained on, and the perturbations
+PERTURBATIONS = (0.03, 0.1, 0.3, 0.5, 1.0)
+SETUPS: dict[str, tuple[PatchSetup, int, tuple[float, ...]]] = {
+    "smoke": (digits(), 1, (0.1, 0.5)),
+    "cpu": (resnet(samples=20, seeds=1), 5, PERTURBATIONS),
+    "paper": (published(), 100, PERTURBATIONS),
 }
 
 
 def cells(preset: str) -> Iterator[Cell]:
     """The vanilla network as it was, and trained on, then a row for every method and perturbation."""
-    for asked in SETUPS[preset]:
-        setup = asked.setup
-        found: list[tuple[str, str | float, float, int]] = [
-            ("vanilla", "as it was", 0.0, 0),
-            ("vanilla", "trained on", 0.0, asked.epochs),
-        ]
-        found += [(method, size, size, asked.epochs) for method in METHODS for size in asked.perturbations]
-        for method, name, size, epochs in found:
-            also = {"perturbation": size, "tuned epochs": epochs}
-            measure = partial(measured, setup, replace(setup.of(method), epochs=epochs), size)
-            where = key(setup, method, "patch-pretrained", **also)
-            yield Cell(setup.label, method, name, where, measure, setup.seeds)
+    setup, more, perturbations = SETUPS[preset]
+    found: list[tuple[str, str | float, float, int]] = [
+        ("vanilla", "as it was", 0.0, 0),
+        ("vanilla", "trained on", 0.0, more),
+    ]
+    found += [(method, size, size, more) for method in METHODS for size in perturbations]
+    for method, name, size, epochs in found:
+        measure = partial(measured, setup, replace(setup.of(method), epochs=epochs), size)
+        where = key(setup, method, "patch-pretrained", **{"perturbation": size, "tuned epochs": epochs})
+        yield Cell(setup.label, method, name, where, measure, setup.seeds)
 
 
 def measured(setup: PatchSetup, training: PatchTraining, size: float, jobs: Jobs, seed: int) -> Metrics:

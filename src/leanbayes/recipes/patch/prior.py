@@ -114,12 +114,8 @@ def _draw(setup: PriorSetup, method: str, centres: Weights, generator: Generator
     else:
         shapes = {"w": hidden, "b": hidden, "output": hidden, "shift": 1}
         index = {name: torch.randint(k, (count, 1, n), generator=generator) for name, n in shapes.items()}
-    taken = {
-        name: t.gather(1, i.expand(-1, -1, t.shape[2])).squeeze(1)
-        for name, i in index.items()
-        for t in (getattr(centres, name),)
-    }
-    return Weights(**taken)
+    parts = ((name, vars(centres)[name], i) for name, i in index.items())
+    return Weights(**{name: t.gather(1, i.expand(-1, -1, t.shape[2])).squeeze(1) for name, t, i in parts})
 
 
 def measured(setup: PriorSetup, method: str, jobs: Jobs, seed: int) -> Metrics:

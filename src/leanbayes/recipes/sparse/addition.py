@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from ..experiment import Cell, Experiment
-from ..figures.sparse import bars
+from ..figures.charts import bars
 from .networks import SparseSetup, digits, mlp, published
 
 SETUPS: dict[str, SparseSetup] = {"smoke": digits(), "cpu": mlp(), "paper": published("cifar100")}

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 
 from ..experiment import Cell, Experiment
-from ..figures.sparse import bars
+from ..figures.charts import bars
 from .networks import SparseSetup, SparseTraining, digits, mlp, published
 
 SETUPS: dict[str, SparseSetup] = {"smoke": digits(), "cpu": mlp(), "paper": published("cifar100")}

@@ -21,7 +21,7 @@ import leanbayes as lb
 from ...convert.record import conversions
 from ...data import DataSet
 from ...eval_mode import undisturbed
-from ...sampling import mix, sites
+from ...sampling import has_means, mix
 from ..results import Metrics
 from ..training import ROWS
 
@@ -30,7 +30,7 @@ def accuracy(model: nn.Module, data: DataSet, **options: Any) -> float:
     """Accuracy on the test part; the options are those of `predict`."""
     inputs, targets = data.test.tensors
     with warnings.catch_warnings():
-        # that the means of a layer past its phase transition are asked is the experiment
+        # the means of a layer past its phase transition are what is measured
         warnings.simplefilter("ignore", lb.LeanBayesWarning)
         pairs = ROWS * options.get("samples", 1)
         prediction = lb.predict(model, inputs, **{"task": "classification", "chunk": pairs, **options})
@@ -56,11 +56,6 @@ def recalibrated_accuracy(model: nn.Module, data: DataSet, images: int = 10_000)
     """Accuracy at the means once BatchNorm's statistics have been re-estimated there."""
     again = lb.recalibrate_(copy.deepcopy(model), data.train, at="means", data=images)
     return {"deterministic, recalibrated": accuracy(again, data, mean_only=True)}
-
-
-def has_means(model: nn.Module) -> bool:
-    """Whether there is a network at the means."""
-    return all(getattr(site, "has_mean", True) for site in sites(model).values())
 
 
 def log_alphas(model: nn.Module) -> Metrics:

@@ -8,13 +8,14 @@ epochs, log alpha has a learning rate of its own.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from ...methods import Dropout, Method
-from ..experiment import Cell
+from ..experiment import Cell, Experiment
 from ..jobs import Jobs
+from ..paper import printed
 from ..results import Measured
 from ..training import Training, network_cell
 
@@ -25,10 +26,9 @@ FAST: dict[str, Any] = {"lr_scale": 3e-2, "beta_scale": 0.99}
 
 @dataclass(frozen=True)
 class Line:
-    """A row of a table: how its network is trained, what the paper prints, and the seeds and samples it takes."""
+    """A row of a table: how its network is trained, and the number of seeds and of samples."""
 
     training: Training
-    paper: Mapping[str, float] = field(default_factory=dict)
     seeds: int = 1
     samples: int = 20
 
@@ -57,17 +57,37 @@ def vgg(methods: Mapping[str, Method], preset: str, **options: Any) -> Training:
     return replace(training, **reduced, batch_size=50, **{**FAST, "lr_scale": 1e-2})  # type: ignore[arg-type]
 
 
-def cells(lines: Mapping[str, Line], measure: Callable[..., Measured]) -> Iterator[Cell]:
-    """A cell for every line; the setting is the number of epochs."""
-    for name, line in lines.items():
-        yield cell(line, name, name, line.training.epochs, measure)
+def table(name: str, lines: Callable[[str], Mapping[str, Line]], measure: Callable[..., Measured]) -> Experiment:
+    """The experiment whose table has a row for every line of a preset; the setting is the number of epochs."""
+
+    def cells(preset: str) -> Iterator[Cell]:
+        for method, line in lines(preset).items():
+            paper = {} if preset == "smoke" else printed(name, method)
+            yield cell(line, method, method, line.training.epochs, measure, paper)
+
+    return Experiment(name, cells)
 
 
-def cell(line: Line, what: str, method: str, setting: Any, measure: Callable[..., Measured]) -> Cell:
+def cell(
+    line: Line,
+    what: str,
+    method: str,
+    setting: Any,
+    measure: Callable[..., Measured],
+    paper: Mapping[str, float] | None = None,
+) -> Cell:
     """The network of a line, measured by ``measure(model, data, samples, seed)``; what: the name of the measurement."""
     also = {"measured": what, "samples": line.samples}
-    asked = partial(measure, samples=line.samples)
-    return network_cell(line.training.data, line.training, method, setting, asked, line.seeds, line.paper, **also)
+    return network_cell(
+        line.training.data,
+        line.training,
+        method,
+        setting,
+        partial(measure, samples=line.samples),
+        line.seeds,
+        paper,
+        **also,
+    )
 
 
 def checkpoint_options(jobs: Jobs, name: str) -> dict[str, Any]:

@@ -1,0 +1,42 @@
+"""FID and Inception score, by torchmetrics and the weights that the user has."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from .. import checks
+from ..errors import EvaluationError, MissingExtraError
+
+
+def inception_scores(real: Tensor, generated: Tensor, *, batch: int = 64) -> dict[str, float]:
+    """FID (Heusel et al., 2017) and Inception score (Salimans et al., 2016) of generated images in [0, 1].
+
+    They need torchmetrics and torch-fidelity, which has the weights of the Inception network or downloads them. Where
+    there are none, `leanbayes.evaluate_generation` measures distances in the features of any network, by its name.
+
+    real, generated: (n, 3, height, width); grey images (n, 1, ...) are repeated to three channels.
+    """
+    for name, images in (("real", real), ("generated", generated)):
+        if not isinstance(images, Tensor) or images.ndim != 4 or images.shape[1] not in (1, 3):
+            raise EvaluationError(
+                f"{name}: expected images (n, 1 or 3, height, width), received {checks.short(images)}"
+            )
+        if not bool(((images >= 0) & (images <= 1)).all()):
+            raise EvaluationError(f"{name}: expected pixels in [0, 1]")
+    try:
+        import torch_fidelity  # noqa: F401
+        from torchmetrics.image.fid import FrechetInceptionDistance
+        from torchmetrics.image.inception import InceptionScore
+    except ImportError as error:
+        raise MissingExtraError(
+            "FID and Inception score need two packages: pip install torchmetrics torch-fidelity; "
+            "lb.evaluate_generation(model, data, generated=1000, extractor=network) needs none"
+        ) from error
+    fid, score = FrechetInceptionDistance(normalize=True), InceptionScore(normalize=True)
+    for images, is_real in ((real, True), (generated, False)):
+        for part in images.split(batch):
+            part = part.expand(-1, 3, -1, -1)
+            fid.update(part, real=is_real)
+            if not is_real:
+                score.update(part)
+    return {"FID": float(fid.compute()), "IS": float(score.compute()[0])}

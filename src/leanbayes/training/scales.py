@@ -1,0 +1,72 @@
+"""Whether the scales of a model's posteriors moved in training, and a word to the user where they did not."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..errors import LeanBayesWarning
+from ..posteriors.base import Posterior
+
+LEAST = 0.01
+"""A median change of log sigma below which scales count as not trained."""
+STEPS = 100
+"""Shorter runs are not judged."""
+_MOST = 1000  # scales of a tensor that are looked at
+
+
+class Watch:
+    """The scales of a model as training begins; those that the optimiser moves, a few of each tensor."""
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
+        stepped = {p for group in optimizer.param_groups for p in group["params"]}
+        self.watched = [q for q in _posteriors(model) if any(q._parameters[name] in stepped for name in q.scales)]
+        self.before = _some(self.watched)
+
+    def moved(self) -> float:
+        """The median change of log sigma so far, up or down; infinite where there are no scales."""
+        if not self.watched:
+            return math.inf
+        return float((_some(self.watched) - self.before).abs().median())
+
+    def warn(self, steps: int) -> None:
+        """Say so, where a run of so many steps has left the scales where they were."""
+        if steps >= STEPS and (moved := self.moved()) < LEAST:
+            warnings.warn(
+                f"the scales of the posteriors have not been trained: in {steps} steps their median change was "
+                f"{moved:.2%}, so that the noise is what it was at the start. Plain SGD does that, since their "
+                "gradients are small: use lb.SGD(lb.parameter_groups(model, lr=...)), or Adam with these groups",
+                LeanBayesWarning,
+                stacklevel=2,
+            )
+
+
+@torch.no_grad()
+def median_log_scale(model: nn.Module) -> float:
+    """The median of log sigma (log sqrt(alpha) where that is learned) over the learned scales of a model.
+
+    >>> import leanbayes as lb
+    >>> model = nn.Sequential(nn.Linear(4, 2))
+    >>> _ = lb.bayesianize_(model, lb.MeanField(std=0.02))
+    >>> round(math.exp(median_log_scale(model)), 3)
+    0.02
+    """
+    found = [s.flatten() for q in _posteriors(model) if (s := q.log_scale()) is not None]
+    return float(torch.cat(found).median()) if found else math.nan
+
+
+def _posteriors(model: nn.Module) -> Iterable[Posterior]:
+    return (module for module in model.modules() if isinstance(module, Posterior))
+
+
+@torch.no_grad()
+def _some(posteriors: Iterable[Posterior]) -> Tensor:
+    """Log sigmas of each posterior, evenly spaced, on the processor."""
+    found = [s.flatten() for q in posteriors if (s := q.log_scale()) is not None]
+    kept = [s[:: max(1, len(s) // _MOST)].double().cpu() for s in found]
+    return torch.cat(kept) if kept else torch.empty(0)
