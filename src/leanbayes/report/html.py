@@ -16,8 +16,10 @@ if TYPE_CHECKING:
     from ..evaluation.result import Evaluation
 
 
-def page(evaluations: Sequence[Evaluation], title: str | None = None) -> str:
+def page(evaluations: Sequence[Evaluation], title: str | None = None, extra: str = "") -> str:
     """The page as text: no network, no scripts; light and dark, phone and print. Every string of the user is escaped.
+
+    extra: HTML below the summary.
 
     >>> from leanbayes.evaluation import Evaluation
     >>> found = page([Evaluation("<b>mlp</b>", "classification", 100, {"accuracy": 0.93})])
@@ -30,6 +32,7 @@ def page(evaluations: Sequence[Evaluation], title: str | None = None) -> str:
     body = [
         f"<header><h1>{text(title)}</h1><p class=meta>{about}</p></header>",
         f"<div class=summary>{''.join(f'<p>{text(s)}</p>' for s in summary(evaluations))}</div>",
+        extra,
         compared.overview(evaluations),
     ]
     if several:
