@@ -11,9 +11,11 @@ FOLDER = Path(__file__).parents[1] / "examples"
 SMALL = {
     "quickstart.py": (["--epochs", "2"], ["Accuracy", "letters", "the same predictions"]),
     "own_loop.py": (["--epochs", "8"], ["epoch 8: loss", "accuracy", "where it is wrong"]),
+    "own_arrays.py": ([], ["2 converted", "Accuracy", "Conformal prediction", "tensor([["]),
     "rules.py": ([], ["excluded by name 'layer1.*'", "layer2.0.downsample.0", "Linear (10, 64)", "layer9"]),
     "regression.py": (["--epochs", "20", "--out", "plot.png"], ["RMSE", "x =  4.0", "wrote plot.png"]),
     "last_layer.py": (["--epochs", "1", "--width", "4"], ["Bayesian head", "100 samples take"]),
+    "ordered_latents.py": (["--epochs", "3"], ["elbo", "likely code lengths", "in_features=4", "wrote plot.png"]),
     "deep_ensemble.py": (["--epochs", "2", "--members", "3"], ["Ensemble()", "3 networks", "nats on digits"]),
 }
 
@@ -34,7 +36,7 @@ def test_example(name, tmp_path):
     for text in expected:
         assert text in done.stdout
     assert not done.stderr
-    assert {path.name for path in tmp_path.iterdir()} <= {"plot.png"}
+    assert {path.name for path in tmp_path.iterdir()} <= {"plot.png", "own.safetensors"}
 
 
 def test_examples_are_short():

@@ -64,6 +64,17 @@ def bert_classifier() -> Case:
     return Case(model, tokens(), torch.tensor([0, 1, 2]))
 
 
+def gpt2() -> Case:
+    """Its layers are transformers' Conv1D: a Linear with the weight the other way round."""
+    transformers = package("transformers")
+    config = transformers.GPT2Config(
+        vocab_size=60, n_embd=32, n_layer=2, n_head=4, n_positions=16, num_labels=3,
+        pad_token_id=0, bos_token_id=1, eos_token_id=1,
+    )  # fmt: skip
+    inputs = {"input_ids": torch.randint(5, 60, (3, 12))}
+    return Case(transformers.GPT2ForSequenceClassification(config), inputs, torch.tensor([0, 1, 2]))
+
+
 class Words(Likelihood):
     """A user's own likelihood: a word at every position of a text, outputs (batch, positions, words)."""
 
@@ -152,7 +163,7 @@ def transformer() -> Case:
     return Case(Transformer(), torch.randn(4, 6, 16), torch.tensor([0, 1, 2, 0]))
 
 
-EXTRA = (bert_classifier, bert_masked, vit, unet, densenet)
+EXTRA = (bert_classifier, bert_masked, gpt2, vit, unet, densenet)
 OWN = (resnet, lstm, transformer)
 ALL = [pytest.param(f, marks=pytest.mark.extra, id=f.__name__) for f in EXTRA] + [
     pytest.param(f, id=f.__name__) for f in OWN
@@ -276,3 +287,23 @@ def test_the_recurrent_layer_is_reported_and_refused_when_strict() -> None:
         lb.bayesianize_(model, lb.MeanField(), strict=True)
     assert type(model.head) is nn.Linear
     lb.bayesianize_(model, {nn.Linear: lb.MeanField(), "lstm": None, "embedding": None}, strict=True)
+
+
+@pytest.mark.extra
+def test_the_layers_of_gpt2_are_converted_or_refused_with_a_reason() -> None:
+    model = gpt2().model
+    assert "transformer.h.0.attn.c_attn" in lb.plan(model, lb.MeanField()).converted
+    why = lb.plan(model, lb.SparseSubspace(density=0.5)).left_alone["transformer.h.0.attn.c_attn"]
+    assert why == "sparse weights are for Linear and convolutions, not Conv1D"
+
+
+@pytest.mark.extra
+def test_from_pretrained_gets_the_means_of_an_extracted_model_and_a_warning_otherwise(tmp_path: Any) -> None:
+    case = gpt2()
+    lb.bayesianize_(case.model, lb.MeanField())
+    with pytest.warns(lb.LeanBayesWarning, match="from_pretrained does not know and would initialise anew"):
+        case.model.save_pretrained(tmp_path / "bayesian")
+    plain = lb.extract(case.model)
+    plain.save_pretrained(tmp_path / "plain")
+    again = type(plain).from_pretrained(tmp_path / "plain").eval()
+    assert torch.equal(run(again, case.inputs), run(plain, case.inputs))

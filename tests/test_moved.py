@@ -7,7 +7,7 @@ import sys
 import pytest
 
 import leanbayes as lb
-from leanbayes.moved import MODULES, ROOMS, new_name
+from leanbayes.moved import MODULES, NAMES, ROOMS, new_name
 
 
 def forget(name):
@@ -53,3 +53,13 @@ def test_what_never_was_is_not_found():
         with pytest.raises(ModuleNotFoundError):
             importlib.import_module(name)
     assert lb.predict is importlib.import_module("leanbayes.prediction").predict
+
+
+@pytest.mark.parametrize("old", NAMES)
+def test_a_name_that_left_its_module_warns_and_is_the_same_object(old):
+    module, name = old.split(":")
+    with pytest.warns(DeprecationWarning, match=rf"leanbayes\.{module}\.{name} has moved"):
+        found = getattr(importlib.import_module(f"leanbayes.{module}"), name)
+    assert found is vars(importlib.import_module(f"leanbayes.{NAMES[old]}"))[name]
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        importlib.import_module(f"leanbayes.{module}").nothing

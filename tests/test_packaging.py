@@ -45,7 +45,13 @@ def extra(name: str) -> set[str]:
 
 
 def test_what_is_imported_is_a_dependency() -> None:
-    known = packages(PROJECT["dependencies"]) | extra("all") | extra("tensorboard") | set(sys.stdlib_module_names)
+    known = (
+        packages(PROJECT["dependencies"])
+        | extra("all")
+        | extra("tensorboard")
+        | extra("tables")
+        | set(sys.stdlib_module_names)
+    )
     known |= {"leanbayes", "requests"}  # pooch installs requests
     found = {}
     for path in SOURCES:

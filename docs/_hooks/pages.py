@@ -44,7 +44,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
         files.append(File.generated(config, path, content=text))
     for name in ("CHANGELOG.md", "CONTRIBUTING.md"):
         files.append(File.generated(config, name.lower(), abs_src_path=str(ROOT / name)))
-    for pattern in ("results/*.json", "results/figures/*.svg", "benchmarks/results/*.json"):
+    for pattern in ("results/*.json", "results/figures/*.svg", "results/figures/*.png", "benchmarks/results/*.json"):
         for found in sorted(ROOT.glob(pattern)):
             files.append(File.generated(config, str(found.relative_to(ROOT)), abs_src_path=str(found)))
     return files

@@ -16,6 +16,7 @@ from .registry import methods as _methods
 
 if TYPE_CHECKING:
     from .artifacts import load as load, save as save
+    from .auto import Selection as Selection, auto as auto
     from .compress.extract import extract as extract
     from .compress.kappa import kappa as kappa
     from .compress.prune import prune_ as prune_
@@ -63,7 +64,13 @@ if TYPE_CHECKING:
     from .methods.variational_dropout import VariationalDropout as VariationalDropout
     from .prediction.api import predict as predict
     from .prediction.predictive import Predictive as Predictive
-    from .priors import LogUniform as LogUniform, Normal as Normal, ScaleMixture as ScaleMixture, StudentT as StudentT
+    from .priors import (
+        EmpiricalNormal as EmpiricalNormal,
+        LogUniform as LogUniform,
+        Normal as Normal,
+        ScaleMixture as ScaleMixture,
+        StudentT as StudentT,
+    )
     from .sampling import using as using
     from .sklearn import BayesClassifier as BayesClassifier, BayesRegressor as BayesRegressor
     from .training.callbacks import Callback as Callback, EarlyStopping as EarlyStopping, callbacks as callbacks
@@ -78,6 +85,7 @@ if TYPE_CHECKING:
 
 _NAMES = {
     "artifacts": "load save",
+    "auto": "Selection auto",
     "compress.extract": "extract",
     "compress.kappa": "kappa",
     "compress.prune": "prune_",
@@ -104,7 +112,7 @@ _NAMES = {
     "methods.variance.zero_means": "zero_means_",
     "prediction.api": "predict",
     "prediction.predictive": "Predictive",
-    "priors": "LogUniform Normal ScaleMixture StudentT",
+    "priors": "EmpiricalNormal LogUniform Normal ScaleMixture StudentT",
     "sampling": "using",
     "sklearn": "BayesClassifier BayesRegressor",
     "training.callbacks": "Callback EarlyStopping callbacks",
@@ -126,6 +134,8 @@ def __getattr__(name: str) -> Any:
         return ["__version__", *sorted([*_HOMES, *_methods()])]
     if name in _HOMES:
         value = getattr(import_module(f"leanbayes.{_HOMES[name]}"), name)
+    elif name in ("data", "models"):
+        value = import_module(f"leanbayes.{name}")
     elif not name[:1].isupper() or name not in _methods():
         raise AttributeError(f"module 'leanbayes' has no attribute {name!r}")
     else:

@@ -14,7 +14,7 @@ Arrays of numpy may stand wherever a tensor may; their floating-point numbers ta
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -135,15 +135,24 @@ def rows(inputs: Any, start: int, stop: int) -> Any:
 
 
 def map_tensors(function: Any, value: Any) -> Any:
-    """Apply a function to every tensor in a nested tuple, list or mapping."""
-    if isinstance(value, Tensor):
-        return function(value)
+    """The same nested tuples, lists and mappings, a function applied to every tensor in them."""
+    return _mapped(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, value)
+
+
+def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    """Everything in nested tuples, lists and mappings, each with the last key above it.
+
+    >>> list(leaves({"a": (1, [2]), "b": 3}))
+    [('a', 1), ('a', 2), ('b', 3)]
+    """
     if isinstance(value, Mapping):
-        return {k: map_tensors(function, v) for k, v in value.items()}
-    if isinstance(value, (tuple, list)):
-        mapped = [map_tensors(function, v) for v in value]
-        return type(value)(*mapped) if hasattr(value, "_fields") else type(value)(mapped)
-    return value
+        for key, part in value.items():
+            yield from leaves(part, str(key))
+    elif isinstance(value, (tuple, list)):
+        for part in value:
+            yield from leaves(part, name)
+    else:
+        yield name, value
 
 
 def accept(
@@ -281,14 +290,23 @@ def _precision(model: nn.Module | None) -> torch.dtype:
 
 def _tensors(value: Any, dtype: torch.dtype) -> Any:
     """The same with tensors in the place of arrays, whatever the nesting."""
-    if _is_array(value):
-        tensor = torch.as_tensor(np.ascontiguousarray(value) if np.ndim(value) else value)  # no negative strides
-        return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+    def tensor(leaf: Any) -> Any:
+        if not _is_array(leaf):
+            return leaf
+        made = torch.as_tensor(np.ascontiguousarray(leaf) if np.ndim(leaf) else leaf)  # no negative strides
+        return made.to(dtype) if made.is_floating_point() else made
+
+    return _mapped(tensor, value)
+
+
+def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
+    """The same nesting, a function applied to its leaves; tuples and lists in which nothing changes stay themselves."""
     if isinstance(value, Mapping):
-        return {key: _tensors(part, dtype) for key, part in value.items()}
-    if isinstance(value, (tuple, list)):
-        parts = [_tensors(part, dtype) for part in value]
-        if all(new is old for new, old in zip(parts, value, strict=True)):
-            return value
-        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
-    return value
+        return {key: _mapped(function, part) for key, part in value.items()}
+    if not isinstance(value, (tuple, list)):
+        return function(value)
+    parts = [_mapped(function, part) for part in value]
+    if all(new is old for new, old in zip(parts, value, strict=True)):
+        return value
+    return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)

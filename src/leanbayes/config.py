@@ -22,7 +22,8 @@ _KINDS: dict[str, type] = {}
 def configurable(cls: type[T]) -> type[T]:
     """Put a frozen dataclass on the allow-list of what `from_dict` may build.
 
-    A class attribute ``version`` (default 1) rises when the meaning of its fields changes.
+    A class attribute ``version`` (default 1) rises when the meaning of its fields changes; ``before`` then has, by
+    version, the values that stand for fields which it did not write.
     """
     if not dataclasses.is_dataclass(cls) or not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
         raise TypeError(f"{cls.__name__} must be a frozen dataclass")
@@ -45,18 +46,18 @@ def to_dict(config: Any) -> dict[str, Any]:
     if type(config) is not known:
         raise ConfigError(f"expected a registered config, received {name}; decorate its class with @configurable")
     fields = {f.name: _encode(vars(config)[f.name]) for f in dataclasses.fields(known)}
-    return {"kind": name, "version": getattr(config, "version", 1), **fields}
+    return {"kind": name, "version": _version(known), **fields}
 
 
 def from_dict(data: Any) -> Any:
     """The config that `to_dict` wrote; anything unknown, ill-typed or from the future is refused."""
     if not isinstance(data, dict) or not isinstance(data.get("kind"), str):
         raise ConfigError(f"expected a mapping with a 'kind', received {checks.short(data)}")
-    _announce()
+    _import_configs()
     cls: Any = _KINDS.get(data["kind"])
     if cls is None:
         raise ConfigError(f"unknown config kind {data['kind']!r}; known: {', '.join(sorted(_KINDS))}")
-    version, known = data.get("version", 1), getattr(cls, "version", 1)
+    version, known = data.get("version", 1), _version(cls)
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise ConfigError(f"{data['kind']}: expected a version of 1 or more, received {checks.short(version)}")
     if version > known:
@@ -64,6 +65,8 @@ def from_dict(data: Any) -> Any:
     hints = typing.get_type_hints(cls)
     fields = {f.name for f in dataclasses.fields(cls)}
     given = {k: v for k, v in data.items() if k not in ("kind", "version")}
+    for old in range(known - 1, version - 1, -1):
+        given = {**getattr(cls, "before", {}).get(old, {}), **given}
     if unknown := sorted(given.keys() - fields, key=repr):
         raise ConfigError(f"{data['kind']}: unknown field {unknown[0]!r}; known: {', '.join(sorted(fields))}")
     values = {k: _decode(v, hints[k], f"{data['kind']}.{k}") for k, v in given.items()}
@@ -76,17 +79,23 @@ def from_dict(data: Any) -> Any:
 _HOMES = (
     "priors",
     "conformal.config",
+    "data.preparation",
     "evaluation.configs",
     "evaluation.pixels",
+    "latents.config",
     "training.schedules",
 )  # of configs that are no methods
 
 
-def _announce() -> None:
-    """Import the modules whose configs must be known before anything is decoded."""
+def _import_configs() -> None:
+    """Import the modules that register configs."""
     import_module(f"{__package__}.registry").methods()
     for home in _HOMES:
         import_module(f"{__package__}.{home}")
+
+
+def _version(cls: Any) -> int:
+    return getattr(cls, "version", 1)
 
 
 def _encode(value: Any) -> Any:

@@ -16,6 +16,7 @@ from typing import Any, BinaryIO
 from torch import Tensor
 
 from .errors import ArtifactError
+from .files import name_of
 
 FORMAT, VERSION = "leanbayes", 1
 _KEY = "leanbayes"  # of the one entry in the metadata of the safetensors header
@@ -89,17 +90,6 @@ def read_header(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str,
     return _document(entries, where), tensors
 
 
-def name_of(path: Any) -> str:
-    """A path as text for messages."""
-    try:
-        text = os.fsdecode(path)
-    except TypeError as error:
-        raise ArtifactError(f"expected the path of a file, received {type(path).__name__}") from error
-    if not text or "\0" in text:
-        raise ArtifactError(f"expected the path of a file, received {text!r}")
-    return text
-
-
 def _header_size(start: bytes, length: int, where: str) -> int:
     size = int.from_bytes(start, "little")
     if len(start) == 8 and 2 <= size <= min(length - 8, _MOST):
@@ -148,7 +138,7 @@ def _whole(values: Any) -> bool:
 
 
 def _values(header: bytes | bytearray) -> int:
-    """At most so many values are in the JSON of a header, and in those that its texts hold."""
+    """An upper bound of the number of values in the JSON of a header, nested documents included."""
     return sum(header.count(mark) for mark in (b",", b"[", b"{"))
 
 

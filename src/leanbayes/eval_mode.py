@@ -1,4 +1,4 @@
-"""Looking at a model without leaving a trace: modes, generators and buffers are as they were before."""
+"""Running a model without changing it: modes, random generators and buffers are put back."""
 
 from __future__ import annotations
 

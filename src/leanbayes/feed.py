@@ -1,4 +1,4 @@
-"""Labelled batches of whatever holds data: the first of them, and slices."""
+"""Labelled batches of any kind of data: all of them, the first, or slices."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def labelled(data: Any) -> Iterator[tuple[Any, Any]]:
 
 
 def peek(data: Any) -> tuple[tuple[Any, Any], Any]:
-    """The inputs and targets of the first batch, and data that still have it (a generator would have lost it).
+    """The inputs and targets of the first batch, and the data with that batch still in them.
 
     >>> import torch
     >>> (inputs, targets), data = peek(iter([(torch.zeros(2, 3), torch.tensor([0, 1]))]))

@@ -1,4 +1,4 @@
-"""Files are written whole or not at all."""
+"""Writing files atomically, and checking where a file may be written."""
 
 from __future__ import annotations
 
@@ -8,11 +8,20 @@ import os
 import re
 import secrets
 import shutil
+import stat
 from pathlib import Path
+from typing import Any
 
 from .errors import ArtifactError
 
 _LONGEST = 200  # bytes of a name that temporary files repeat; most file systems allow 255
+_KINDS = {
+    stat.S_IFDIR: "a directory",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+}
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes, *, keep_previous: bool = False) -> Path:
@@ -30,17 +39,11 @@ def write_bytes(path: str | os.PathLike[str], data: bytes, *, keep_previous: boo
     ...     target.read_bytes(), [p.name for p in pathlib.Path(folder).iterdir()]
     (b'abc', ['a.bin'])
     """
-    if "\0" in os.fspath(path):
-        raise ArtifactError(f"expected the path of a file, received {path!r}; a name has no null characters")
-    target = Path(os.path.realpath(path))
-    if not os.path.isdir(target.parent):
+    target = check_target(path)
+    if not target.parent.is_dir():
         raise ArtifactError(
             f"expected an existing directory for {target.name!r}, received {str(target.parent)!r}; "
             f"make it first: pathlib.Path({str(target.parent)!r}).mkdir(parents=True)"
-        )
-    if not writable_kind(target):
-        raise ArtifactError(
-            f"expected the path of a file, received {_kind(target)} {str(target)!r}; add or choose a file name"
         )
     temporary, spare = (target.parent / f"{_stem(target)}.{secrets.token_hex(4)}.tmp" for _ in range(2))
     try:
@@ -90,6 +93,50 @@ def previous(path: str | os.PathLike[str]) -> Path:
     return target.with_name(f"{target.name}.previous")
 
 
+def check_target(path: Any) -> Path:
+    """The file that writing to a path makes or replaces, links followed; refused where it is no ordinary file.
+
+    Call it before a long computation whose result is written; only a missing directory is left to `write_bytes`.
+
+    >>> check_target("/dev/null")
+    Traceback (most recent call last):
+    leanbayes.errors.ArtifactError: /dev/null: expected the path of a file to write, received a device, ...
+    """
+    where = name_of(path)
+    target = Path(os.path.realpath(where))
+    try:
+        kind = stat.S_IFMT(target.stat().st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        kind = stat.S_IFREG
+    except OSError as error:  # a name that is too long, a directory that may not be searched
+        raise ArtifactError(
+            f"{where[:200]}: expected a path that a file can be written to, received one with {error.strerror!r}; "
+            "choose a shorter name or another directory"
+        ) from error
+    if kind != stat.S_IFREG:
+        raise ArtifactError(
+            f"{where}: expected the path of a file to write, received {_KINDS.get(kind, 'something else')}, which is "
+            "never replaced; add or choose a file name"
+        )
+    if target.parent.is_dir() and not os.access(target.parent, os.W_OK):
+        raise ArtifactError(
+            f"{where}: expected a directory that may be written to, received {str(target.parent)!r}, which may only be "
+            "read; choose another directory"
+        )
+    return target
+
+
+def name_of(path: Any) -> str:
+    """A path as text, for messages; whatever cannot be a path is refused."""
+    try:
+        text = os.fsdecode(path)
+    except TypeError as error:
+        raise ArtifactError(f"expected the path of a file, received {type(path).__name__}") from error
+    if not text or "\0" in text:
+        raise ArtifactError(f"expected the path of a file, received {text!r}")
+    return text
+
+
 def writable_kind(path: str | os.PathLike[str]) -> bool:
     """Whether there is an ordinary file at the path, or nothing yet.
 
@@ -125,10 +172,6 @@ def _stem(target: Path) -> str:
     if len(encoded) <= _LONGEST:
         return f".{target.name}"
     return f".{hashlib.blake2b(encoded, digest_size=16).hexdigest()}"
-
-
-def _kind(path: Path) -> str:
-    return "the directory" if os.path.isdir(path) else "the device, pipe or socket"
 
 
 def _sync_directory(directory: Path) -> None:

@@ -19,7 +19,7 @@ from .posteriors import FactorisedGaussian, MultiplicativeGaussian, Posterior, Z
 from .posteriors.base import above_zero
 from .posteriors.log_uniform import cui, exact, kingma, molchanov, monte_carlo
 from .posteriors.student_t import expected_log1p_square
-from .priors import LogUniform, Normal, Prior, StudentT
+from .priors import EmpiricalNormal, LogUniform, Normal, Prior, StudentT
 from .sampling import taking_part
 
 Kind = Literal["exact", "approximation", "up to a constant", "monte carlo"]
@@ -32,8 +32,8 @@ def kl(q: Posterior, p: Prior, approximation: str | None = None, samples: int | 
     """KL(q || p) = E_q[log q(w) - log p(w)], elementwise, of the shape of q; of a sparse q, that of its active weights.
 
     approximation: a name where the pair has several forms ("molchanov", "kingma", "cui", "exact", "monte carlo" against
-    LogUniform; "monte carlo", "exact" against StudentT); None takes the pair's first. What it is, `kl_kind` says.
-    samples: how many draws a Monte-Carlo estimate takes, 1 unless told; closed forms have no use for it.
+    LogUniform; "monte carlo", "exact" against StudentT); None takes the pair's first. See `kl_kind`.
+    samples: how many draws a Monte-Carlo estimate takes, 1 by default; closed forms ignore it.
 
     >>> from leanbayes.posteriors import Gaussian
     >>> q = Gaussian.from_tensor(torch.tensor([1.0, 2.0]), std=1.0)
@@ -58,7 +58,7 @@ def kl_kind(q: Posterior, p: Prior, approximation: str | None = None) -> Kind:
 
 
 def kl_sum(model: nn.Module) -> Tensor:
-    """The KL of a whole model: every posterior once, however many layers share it, weighed as its layer says.
+    """The KL of a whole model: every posterior once, however many layers share it, with the weight that its layer has.
 
     A layer takes part by a method ``kl_terms()`` yielding (posterior, function that gives its scalar term).
 
@@ -72,10 +72,31 @@ def kl_sum(model: nn.Module) -> Tensor:
         for posterior, term in layer.kl_terms() if hasattr(layer, "kl_terms") else ():
             if id(posterior) not in terms:
                 terms[id(posterior)] = term()
+                layer.kl_counted = True
     total = torch.zeros((), device=next((p.device for p in model.parameters()), None))
     for value in terms.values():
         total = total + value.to(total.device)  # float32 and up: a half-precision term is promoted
     return total
+
+
+def random_weights(model: nn.Module) -> int:
+    """How many numbers of a model have a term in `kl_sum`, each counted once.
+
+    >>> random_weights(nn.Linear(2, 2))
+    0
+    """
+    sizes: dict[int, int] = {}
+    for module in taking_part(model):
+        layer: Any = module
+        for one, _ in layer.kl_terms() if hasattr(layer, "kl_terms") else ():
+            sizes[id(one)] = (
+                one.active().like.numel()
+                if isinstance(one, Posterior)
+                else sum(p.numel() for p in one.parameters())
+                if isinstance(one, nn.Module)
+                else one.numel()
+            )
+    return sum(sizes.values())
 
 
 def unscaled_sum(model: nn.Module) -> Tensor | None:
@@ -135,6 +156,13 @@ def _against_normal(q: FactorisedGaussian, p: Normal, _: int) -> Tensor:
         ratio, z = ratio / p.std, z / p.std
     ratio = above_zero(ratio)
     return 0.5 * (ratio.square() - 1 + z.square()) - ratio.log()
+
+
+@register_kl(FactorisedGaussian, EmpiricalNormal, kind="exact")
+def _against_itself(q: FactorisedGaussian, p: EmpiricalNormal, _: int) -> Tensor:
+    """KL = (r^2 - 1) / 2 - log r with r = std / p.std(mean): the centre is the posterior's own."""
+    ratio = above_zero(q.std / p.std(q.mean))
+    return 0.5 * (ratio.square() - 1) - ratio.log()
 
 
 @register_kl(FactorisedGaussian, Prior, kind="monte carlo")

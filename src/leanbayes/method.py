@@ -1,4 +1,4 @@
-"""What a method is to its users: a frozen config. No torch here; its implementation stands in a module of its own."""
+"""`Method`, the base class of the configs of methods. No torch here."""
 
 from __future__ import annotations
 
@@ -21,3 +21,8 @@ class Method:
     """Whether its layers draw anything; a baseline may not."""
     follows_channels: ClassVar[bool] = False
     """Whether it has to follow the channels through the forward pass, and so refuses a model that has none to order."""
+
+    @property
+    def networks(self) -> int:
+        """How many networks each of its layers holds."""
+        return 1

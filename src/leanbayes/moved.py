@@ -39,6 +39,7 @@ MODULES = {
     "methods.ordered": "methods.nested.config",
     "methods.point": "methods.patch.config",
     "methods.rigl": "methods.sparse.config",
+    "methods.sparse.alternation": "methods.sparse.mask_updates",
     "methods.sparse_subspace": "methods.sparse.config",
     "methods.sparse_training": "methods.sparse.config",
     "posteriors.assignment": "methods.patch.assignment",
@@ -47,19 +48,23 @@ MODULES = {
     "posteriors.mixture": "methods.patch.mixture",
     "predict.procedures": "prediction.phase_transition",
     "predict.worth": "evaluation.sample_efficiency",
+    "recipes.figures.sparse": "recipes.figures.charts",
     "report.again": "report.reproduce_command",
-    "report.words": "report.summary_text",
-    "report.words_compared": "report.summary_text_compared",
-    "report.words_one": "report.summary_text_one",
+    "report.words": "report.summary",
+    "report.words_compared": "report.summary",
+    "report.words_one": "report.summary",
     "train.coordinate": "methods.patch.coordinate",
     "train.growth": "methods.sparse.growth",
     "train.mixing": "methods.patch.mixing",
     "train.slots": "methods.sparse.optimizer_state",
-    "train.subspace": "methods.sparse.alternation",
+    "train.subspace": "methods.sparse.mask_updates",
     "train.transition": "methods.variance.transition",
     "undisturbed": "eval_mode",
 }
 """Modules that have moved by themselves, by their old names."""
+
+NAMES = {"posteriors.sparse:SparseGaussian": "methods.sparse.posterior"}
+"""Classes and functions that have moved out of a module that stays; pickles of models name them too."""
 
 _PACKAGE = __name__.partition(".")[0]
 
@@ -77,6 +82,15 @@ def new_name(old: str) -> str | None:
         return f"{package}.{MODULES[inner]}"
     room, dot, rest = inner.partition(".")
     return f"{package}.{ROOMS[room]}{dot}{rest}" if room in ROOMS else None
+
+
+def attribute(module: str, name: str) -> Any:
+    """A name that has moved out of a module, for the ``__getattr__`` of that module."""
+    home = NAMES.get(f"{module.partition('.')[2]}:{name}")
+    if home is None:
+        raise AttributeError(f"module {module!r} has no attribute {name!r}")
+    warnings.warn(f"{module}.{name} has moved: import it from {_PACKAGE}.{home}", DeprecationWarning, stacklevel=3)
+    return vars(import_module(f"{_PACKAGE}.{home}"))[name]
 
 
 class _OldRoom(ModuleType):

@@ -14,7 +14,7 @@ from .config import check_between, check_finite, check_positive, configurable
 if TYPE_CHECKING:
     from torch import Tensor
 
-__all__ = ["LogUniform", "Normal", "Prior", "ScaleMixture", "StudentT"]
+__all__ = ["EmpiricalNormal", "LogUniform", "Normal", "Prior", "ScaleMixture", "StudentT"]
 
 _HALF_LOG_TWO_PI = 0.5 * math.log(2 * math.pi)
 
@@ -57,6 +57,45 @@ class Normal(Prior):
         """-(w - mean)^2 / (2 std^2) - log std - log(2 pi) / 2."""
         z = (w - self.mean) / self.std
         return -0.5 * z * z - (math.log(self.std) + _HALF_LOG_TWO_PI)
+
+
+@configurable
+@dataclass(frozen=True)
+class EmpiricalNormal(Prior):
+    """A Gaussian about the weights themselves, N(m, (scale * rms)^2), m the posterior's mean and rms its size.
+
+    Centre and width are taken from the weights as they are trained (empirical Bayes; MOPED, Krishnan et al., 2020, is
+    the same prior with the centre held at the pretrained weights). So the KL leaves the means alone and acts on the
+    spread: a weight that the data say nothing about keeps a standard deviation of ``scale`` times the typical weight
+    of its tensor, whatever the layer's size, and one that they determine gets less.
+
+    Args:
+        scale: the standard deviation, relative to the root mean square of the tensor (which counts as 0.01 at least).
+
+    As a density of a weight alone it is flat, hence improper.
+
+    >>> import torch
+    >>> EmpiricalNormal().std(torch.tensor([3.0, -4.0]) / 5)
+    tensor(0.0354)
+    """
+
+    proper: ClassVar[bool] = False
+    FLOOR: ClassVar[float] = 0.01
+
+    scale: float = 0.05
+
+    def __post_init__(self) -> None:
+        check_positive(self, "scale")
+
+    def std(self, mean: Tensor) -> Tensor:
+        """scale * max(rms, 0.01) of a tensor of means, a constant to gradients."""
+        wide = mean.detach().double() if mean.dtype.itemsize < 4 else mean.detach()
+        size = wide.square().mean().sqrt() if mean.numel() else wide.sum()
+        return (self.scale * size.clamp_min(self.FLOOR)).to(mean.dtype)
+
+    def log_prob(self, w: Tensor) -> Tensor:
+        """0, up to a constant."""
+        return 0.0 * w
 
 
 @configurable

@@ -1,4 +1,4 @@
-"""Which methods there are: found in `leanbayes.methods`, and announced by other packages. No torch here.
+"""The registry of methods: those in `leanbayes.methods` and those of other packages. No torch here.
 
 A package brings a method of its own with an entry point in the group ``leanbayes.methods`` that names the config::
 

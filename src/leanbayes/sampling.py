@@ -1,4 +1,4 @@
-"""The one context that all randomness comes from.
+"""The sampling context, which decides how every random site draws.
 
 A plain module-level object rather than a ContextVar: a ContextVar inside `forward` breaks full-graph compilation.
 A `Site` draws afresh in training; in `predict` its noise is handed over here, so that a seed repeats a prediction and
@@ -66,6 +66,13 @@ class Site(nn.Module):
         pairs = [(noise_of(self, seed, number, sample - sample % 2), sample % 2) for sample in samples]
         return torch.stack([-first if second else first for first, second in pairs])
 
+    def noise_kind(self) -> tuple[Any, ...] | None:
+        """(law, shape, ...): all that its noise depends on besides (seed, number, sample); None where it is not known.
+
+        Noise of a known kind is kept from one prediction to the next.
+        """
+        return None
+
     def cycle(self, balanced: bool | None = None, alone: bool = True) -> int | None:
         """After how many samples nothing new comes, or None. alone: whether the model has no other site."""
         return None
@@ -76,12 +83,13 @@ class Site(nn.Module):
 
 
 class _Context:
-    """What the layers look at when they run."""
+    """The settings that layers read when they run."""
 
     estimator: str | None = None
     mean_only: bool = False
     draws: Mapping[int, Tensor] | None = None
     watch: Callable[[Site], None] | None = None  # told of every draw; see `watching`
+    scales: dict[int, Tensor] | None = None  # standard deviations by id(rho); see `kept_scales`
 
 
 context = _Context()
@@ -133,12 +141,22 @@ def _set(estimator: str | None, mean_only: bool, draws: Mapping[int, Tensor] | N
 
 @contextlib.contextmanager
 def watching(watch: Callable[[Site], None]) -> Iterator[None]:
-    """Be told of every draw of a block; sites whose shapes depend on the input take note of them meanwhile."""
+    """Call ``watch`` at every draw of a block; sites whose shapes depend on the input record them meanwhile."""
     before, context.watch = context.watch, watch
     try:
         yield
     finally:
         context.watch = before
+
+
+@contextlib.contextmanager
+def kept_scales() -> Iterator[None]:
+    """Compute each standard deviation once in a block of passes through one model, unless there are gradients."""
+    before, context.scales = context.scales, None if torch.is_grad_enabled() else {}
+    try:
+        yield
+    finally:
+        context.scales = before
 
 
 def draw(site: Site) -> Tensor:
@@ -169,7 +187,7 @@ def taking_part(model: nn.Module) -> Iterator[nn.Module]:
 
 
 def laid_out(model: nn.Module, seed: int, sample: int) -> dict[int, Tensor]:
-    """What the sites that are laid out over the samples get in one of them; the others are left to draw."""
+    """The noise of the sites that are laid out over the samples, in one of them, by ``id(site)``."""
     numbered = enumerate(sites(model).values())
     return {id(site): site.of_sample(seed, i, sample) for i, site in numbered if site.is_laid_out}
 

@@ -1,15 +1,16 @@
-"""scikit-learn estimators over any network: fit, predict, and know how sure you are."""
+"""scikit-learn estimators that train any network as a Bayesian one."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .auto import auto
 from .checks import flag, iterable_of, refuse, whole_number
 from .convert.apply import bayesianize_
 from .errors import ConfigError
@@ -19,6 +20,7 @@ from .models.perceptron import mlp
 from .optional import missing
 from .prediction.api import predict
 from .prediction.predictive import Predictive
+from .priors import Normal
 from .training.fit import fit
 
 try:
@@ -32,6 +34,11 @@ if TYPE_CHECKING:
     from .method import Method
 
 
+FROM_SCRATCH = MeanField(prior=Normal(), std=0.02)
+"""What a small network that has not been trained is by default: the prior keeps its weights small, as none that goes
+about them could."""
+
+
 class _BayesEstimator(BaseEstimator):
     """What both estimators share: standardise, build, convert, fit."""
 
@@ -40,7 +47,7 @@ class _BayesEstimator(BaseEstimator):
         module: Callable[[int, int], nn.Module] | None = None,
         *,
         hidden: tuple[int, ...] = (50,),
-        method: Method | dict[Any, Any] | None = None,
+        method: Method | dict[Any, Any] | Literal["auto"] | None = None,
         epochs: int = 100,
         lr: float = 1e-2,
         batch_size: int = 64,
@@ -78,21 +85,29 @@ class _BayesEstimator(BaseEstimator):
                 refuse("module", "a function (n_features, n_outputs) -> nn.Module", make)
             model = make(x.shape[1], outputs)
             _check(model, x.shape[1], outputs)
-            method = MeanField() if self.method is None else self.method
-            self.plan_ = bayesianize_(model, method)
-        self.history_ = fit(
-            model,
-            (self._inputs(x), y),
-            task=likelihood,
-            epochs=self.epochs,
-            lr=self.lr,
-            scheduler=lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.epochs),
-            batch_size=self.batch_size,
-            kl_weight=self.kl_weight,
-            seed=self.seed_,
-            accelerator="cpu",
-            progress=self.verbose,
-        )
+            method = FROM_SCRATCH if self.method is None else self.method
+            if method != "auto":
+                self.plan_ = bayesianize_(model, method)
+        options: dict[str, Any] = {
+            "task": likelihood,
+            "epochs": self.epochs,
+            "lr": self.lr,
+            "scheduler": lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, self.epochs),
+            "batch_size": self.batch_size,
+            "kl_weight": self.kl_weight,
+            "seed": self.seed_,
+            "accelerator": "cpu",
+            "progress": self.verbose,
+        }
+        inputs = self._inputs(x)
+        if method == "auto":
+            order = torch.randperm(len(y), generator=torch.Generator().manual_seed(self.seed_))
+            held, rest = order[: max(1, len(y) // 5)], order[max(1, len(y) // 5) :]
+            data = (inputs[rest], y[rest]), (inputs[held], y[held])
+            self.selection_ = auto(model, *data, samples=self.samples, **options)
+            self.model_ = self.selection_.model
+            return
+        self.history_ = fit(model, (inputs, y), **options)
         self.model_ = model
 
     def _perceptron(self, features: int, outputs: int) -> nn.Module:
@@ -112,7 +127,9 @@ class BayesClassifier(ClassifierMixin, _BayesEstimator):
     """A Bayesian neural classifier.
 
     module: a function (n_features, n_outputs) -> nn.Module; None for a perceptron with ``hidden`` units.
-    method: how it becomes Bayesian (a method or rules, as in `leanbayes.bayesianize_`); None for `MeanField`.
+    method: how it becomes Bayesian (a method or rules, as in `leanbayes.bayesianize_`); None for `MeanField`
+        with a standard normal prior;
+        "auto" lets a fifth of the data choose (`leanbayes.auto`), and ``selection_`` has the table.
     samples: networks drawn for a prediction. standardize: whether to scale X to mean 0 and variance 1.
 
     >>> from sklearn.datasets import load_iris
@@ -194,7 +211,7 @@ def _check(model: Any, features: int, outputs: int) -> None:
     try:
         with torch.no_grad():
             shape = tuple(model.eval()(torch.zeros(2, features)).shape)
-    except Exception as error:  # somebody else's network may raise anything
+    except Exception as error:  # a user's network may raise anything
         raise ConfigError(f"{wanted}; given 2 rows it raised {type(error).__name__}: {error}") from error
     finally:
         model.train(mode)

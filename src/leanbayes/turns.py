@@ -1,4 +1,4 @@
-"""Who may change what belongs to the process: the sampling context, modes of a model, torch's random state.
+"""Which thread may change global state: the sampling context, the modes of a model, torch's random state.
 
 Threads that predict take turns. Training does not wait for them, nor they for it: one beside the other is refused.
 A turn is not held across an await of asyncio, where other tasks of the thread would find it changed.
@@ -20,7 +20,7 @@ from torch import nn
 from .errors import PredictionError, TrainingError
 
 lock = threading.RLock()
-_turns: list[Turn] = []  # of the thread that has the lock, innermost last
+_turns: list[Turn] = []  # of the thread that holds the lock, innermost last
 _trainer: int | None = None  # the thread that runs `fit`
 _watched: weakref.ref[Any] | None = None  # the event loop that will call `_task_has_stopped`
 
@@ -135,5 +135,5 @@ def _forget_other_threads() -> None:
     lock.release()
 
 
-if hasattr(os, "register_at_fork"):  # a child must not inherit another thread's turn
+if sys.platform != "win32":  # a child must not inherit another thread's turn
     os.register_at_fork(before=lock.acquire, after_in_parent=lock.release, after_in_child=_forget_other_threads)

@@ -12,6 +12,7 @@ from leanbayes.compress.extract import unread
 from leanbayes.convert.channels import channel_graph
 from leanbayes.convert.record import conversions
 from leanbayes.convert.slicing import slice_
+from leanbayes.data.dataset import Part
 from leanbayes.errors import ConversionError
 from leanbayes.layers.bayes import FixedLayer
 from leanbayes.layers.contract import BayesianLayer
@@ -415,3 +416,34 @@ class TestFiles:
             with pytest.raises(lb.LeanBayesError):
                 lb.load(path, into=wrong)
             assert snapshot(wrong) == before
+
+
+def test_task_temperature_width_and_class_names_travel(tmp_path):
+    """What the outputs mean goes with extract, save and load, and nobody has to say it again."""
+
+    def build():
+        return nn.Sequential(nn.Linear(4, 32), nn.ReLU(), nn.Linear(32, 3))
+
+    model, x = build(), torch.randn(300, 4)
+    data = Part(x, x[:, :3].argmax(1), classes=("cat", "dog", "owl"))
+    lb.bayesianize_(model, lb.Nested(groups=8, base_groups=2))
+    lb.fit(model, data, task="classification", epochs=3, lr=1e-2, progress=False)
+    temperatures = {}
+    for width in (1.0, 0.5):
+        lb.set_width_(model, width)
+        temperatures[width] = lb.calibrate_(model, (x[:50], data.tensors[1][:50]), mean_only=True, progress=False)
+    assert temperatures[0.5] != temperatures[1.0]
+    lb.save(model, tmp_path / "nested.safetensors")
+    again = lb.load(tmp_path / "nested.safetensors", into=build())
+    wanted = lb.predict(model, x, mean_only=True)
+    small = lb.extract(again)  # at the width that was set
+    lb.save(small, tmp_path / "small.safetensors")
+    for other in (again, small, lb.load(tmp_path / "small.safetensors", into=build())):
+        found = lb.predict(other, x, mean_only=True)
+        torch.testing.assert_close(found.probs, wanted.probs)
+        assert found.classes == ("cat", "dog", "owl")
+        assert found.class_names == wanted.class_names
+    assert small[0].out_features < 32
+    wide = lb.extract(again, width=1.0)  # with the temperature of that width
+    logits = lb.predict(wide, x, task=lb.Classification()).probs.log() / temperatures[1.0]
+    torch.testing.assert_close(lb.predict(wide, x).probs, logits.softmax(1))

@@ -89,13 +89,12 @@ def test_estimators_rank_as_the_exact_diagonal(activation) -> None:
 def test_hutchinson_is_unbiased() -> None:
     """Within five standard errors, estimated from the spread of independent runs."""
     model = convolutional(nn.Softplus)
-    at = curvature.inspect(model, model[3], X)
-    meaning = lb.Classification()
+    batch = curvature.Batch(curvature.inspect(model, model[3], X), X, Y, lb.Classification())
     with using(mean_only=True), torch.no_grad():
         runs = []
         for seed in range(40):
             generator = torch.Generator().manual_seed(seed)
-            runs.append(curvature.diagonal(at, X, Y, meaning, "hutchinson", 4, generator)["weight"].detach())
+            runs.append(curvature.diagonal(batch, "hutchinson", 4, generator)["weight"].detach())
     stacked = torch.stack(runs).double()
     error = (stacked.mean(0) - whole_hessian(model, "3").detach()).abs() / (stacked.std(0) / math.sqrt(len(runs)))
     assert float(error.max()) < 5
@@ -103,14 +102,11 @@ def test_hutchinson_is_unbiased() -> None:
 
 
 def test_auto_takes_the_method_that_is_exact() -> None:
-    meaning = lb.Classification()
     for activation, convolution in ((nn.ReLU, "gauss-newton"), (nn.Softplus, "hutchinson")):
         model = convolutional(activation)
         with using(mean_only=True), torch.no_grad():
-            chosen = [
-                curvature.best_method(curvature.inspect(model, model.get_submodule(n), X), X, Y, meaning, probes=50)
-                for n in LAYERS
-            ]
+            layers = [curvature.inspect(model, model.get_submodule(name), X) for name in LAYERS]
+            chosen = [curvature.best_method(curvature.Batch(at, X, Y, lb.Classification()), 50) for at in layers]
         # 27 weights are fewer than 50 probes
         assert chosen == ["exact", convolution, "exact"]
 

@@ -191,7 +191,7 @@ def test_a_failing_conversion_leaves_the_model_as_it_was(monkeypatch):
 
     def fails_at_last(self, module, conversion):
         calls.append(module)
-        if len(calls) == 4:  # two layers are tried by the plan, and the second of the real ones fails
+        if len(calls) == 2:
             raise MemoryError
         return convert(self, module, conversion)
 
@@ -279,3 +279,13 @@ def test_attention_trains_its_random_output():
     rho = model.layer.self_attn.out_proj.posteriors["weight"].rho
     assert rho.grad is not None
     assert rho.grad.any()
+
+
+def test_every_layer_is_converted_once(monkeypatch):
+    kind, seen = type(implementation(lb.MeanField())), []
+    convert = kind.convert
+    monkeypatch.setattr(kind, "convert", lambda self, module, c: seen.append(module) or convert(self, module, c))
+    model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
+    own = [model[0], model[2]]
+    lb.bayesianize_(model, lb.MeanField())
+    assert seen == own

@@ -65,7 +65,7 @@ def test_a_model_that_starts_afresh_leaves_the_random_state_to_the_conversion():
 def test_the_reasons_of_what_is_left_alone():
     left = lb.plan(Everything(), lb.MeanField()).left_alone
     assert left[""] == "no operation for Everything"
-    assert left["attention"] == "no operation for MultiheadAttention"
+    assert left["attention"].endswith("projected inside of torch; only its out_proj is a layer")
     assert left["lstm"] == "no operation for LSTM"
     assert left["norm"] == left["bn"] == "norm layer, passes through"
     assert "run one batch" in left["lazy"]
@@ -197,3 +197,29 @@ def test_ties_of_untouched_parameters_are_nobodys_business():
 def test_a_model_that_is_copied_plans_alike():
     model = Everything()
     assert lb.plan(copy.deepcopy(model), lb.MeanField()) == lb.plan(model, lb.MeanField())
+
+
+class SomebodysRMSNorm(nn.Module):
+    """As in Llama: a scale by channel and nothing else."""
+
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(8))
+
+    def forward(self, x):
+        return self.weight * x * x.square().mean(-1, keepdim=True).add(1e-6).rsqrt()
+
+
+def test_norms_and_attention_are_named_with_a_reason():
+    model = nn.ModuleDict(
+        {
+            "norm": nn.RMSNorm(8),
+            "own": SomebodysRMSNorm(),
+            "attention": nn.MultiheadAttention(8, 2),
+            "head": nn.Linear(8, 2),
+        }
+    )
+    found = lb.plan(model, lb.MeanField())
+    assert found.left_alone["norm"] == found.left_alone["own"] == "norm layer, passes through"
+    assert "only its out_proj is a layer" in found.left_alone["attention"]
+    assert "head" in found.converted

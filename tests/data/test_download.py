@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from leanbayes.data import download, idx, load, names
+from leanbayes.data import catalogue, download, idx, load, names
 from leanbayes.data.download import Remote, fetch
 from leanbayes.errors import DataError
 
@@ -90,13 +90,14 @@ def test_a_whole_set_is_downloaded_and_read(
     tmp_path: Path, server: http.server.ThreadingHTTPServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parts = write_idx_set(tmp_path / "served")
-    sums = []
+    sums = {}
     for path in (tmp_path / "served" / file for files in idx._FILES.values() for file in files):
         content = gzip.compress(path.read_bytes())
         path.with_name(f"{path.name}.gz").write_bytes(content)
-        sums.append(hashlib.md5(content).hexdigest())
-    monkeypatch.setitem(idx._URLS, "kmnist", (server.url,))  # type: ignore[attr-defined]
-    monkeypatch.setitem(idx._MD5, "kmnist", tuple(sums))
+        sums[path.name] = hashlib.md5(content).hexdigest()
+    facts = catalogue.entry("kmnist").facts
+    monkeypatch.setitem(facts, "urls", [server.url])  # type: ignore[attr-defined]
+    monkeypatch.setitem(facts, "md5", sums)
     loaded = load("kmnist", normalise=False, val_fraction=0)
     np.testing.assert_array_equal((loaded.test.tensors[0][:, 0] * 255).round().numpy(), parts["test"][0])
     assert len(server.requests) == 4  # type: ignore[attr-defined]
@@ -105,7 +106,7 @@ def test_a_whole_set_is_downloaded_and_read(
 
 def test_offline_says_what_was_looked_for_where_and_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
-    monkeypatch.setitem(idx._URLS, "mnist", ("http://127.0.0.1:9/",))
+    monkeypatch.setitem(catalogue.entry("mnist").facts, "urls", ["http://127.0.0.1:9/"])
     with pytest.raises(DataError) as caught:
         load("mnist", root=tmp_path)
     message = str(caught.value)

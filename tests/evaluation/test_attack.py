@@ -61,7 +61,7 @@ def bayes():
 def run(model, x, y, pixels, start=0, targets=None, **fields):
     fields = {"step": 16.0, "iterations": 5, "samples": 3} | fields
     return perturb(
-        model, x, y, config=Attack(**fields), pixels=pixels, meaning=Classification(), start=start, targets=targets
+        model, x, y, config=Attack(**fields), pixels=pixels, likelihood=Classification(), start=start, targets=targets
     )
 
 
@@ -425,6 +425,6 @@ def test_models_that_cannot_be_attacked(digits):
 
     with pytest.raises(EvaluationError, match=r"gradient\[7, 0, 0, 0\]: expected a finite number, received nan"):
         run(Spiky(), x, y, pixels, start=7)
-    meaning = Custom(lambda f, y: -f.sum(1), mean_and_noise=lambda f: (f, f.square()))
+    likelihood = Custom(lambda f, y: -f.sum(1), mean_and_noise=lambda f: (f, f.square()))
     with pytest.raises(EvaluationError, match="expected a task of classification, received 'regression'"):
-        perturb(nn.Flatten(), x, y, config=Attack(), pixels=pixels, meaning=meaning)
+        perturb(nn.Flatten(), x, y, config=Attack(), pixels=pixels, likelihood=likelihood)

@@ -53,7 +53,7 @@ BUDGETS = {
 def test_the_same_budget_gives_the_same_images(setting, budget):
     fb = foolbox()
     model, x, y, pixels = setting
-    trace = perturb(model, x, y, config=Attack(**budget), pixels=pixels, meaning=Classification())
+    trace = perturb(model, x, y, config=Attack(**budget), pixels=pixels, likelihood=Classification())
     preprocessing = {"mean": list(pixels.mean), "std": list(pixels.std), "axis": -3}
     wrapped = fb.PyTorchModel(model, bounds=(0, 1), preprocessing=preprocessing, device="cpu")
     targeted = budget["targeted"]
@@ -75,7 +75,7 @@ def test_a_random_start_does_as_well(setting):
     fb = foolbox()
     model, x, y, pixels = setting
     config = Attack(targeted=False, step=3.0, iterations=12, epsilon=16.0, random_start=True)
-    trace = perturb(model, x, y, config=config, pixels=pixels, meaning=Classification())
+    trace = perturb(model, x, y, config=config, pixels=pixels, likelihood=Classification())
     preprocessing = {"mean": list(pixels.mean), "std": list(pixels.std), "axis": -3}
     wrapped = fb.PyTorchModel(model, bounds=(0, 1), preprocessing=preprocessing, device="cpu")
     peer = fb.attacks.LinfPGD(abs_stepsize=3 / 255, steps=12, random_start=True)

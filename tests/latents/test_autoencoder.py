@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 
 import pytest
@@ -55,7 +56,8 @@ def test_training_has_columns_and_falls() -> None:
     assert history["latent_weight"] == [7 / 8, 1.0, 1.0]
     row = history.last
     assert row["loss"] == pytest.approx(row["nll"] + row["latent_kl"], rel=1e-5)  # no weight is random: kl is 0
-    assert row["kl"] == 0 and "unscaled" not in row
+    assert row["kl"] == 0
+    assert "unscaled" not in row
     assert {"val_nll", "val_latent_kl"} <= row.keys()
 
 
@@ -71,7 +73,7 @@ def test_labels_are_ignored_and_a_seed_repeats() -> None:
 def test_error_falls_with_the_length(trained: lb.Autoencoder) -> None:
     x = images()[:300]
     errors = [float((trained.reconstruct(x, k) - x).square().mean()) for k in range(1, 9)]
-    assert all(later < 1.01 * earlier for earlier, later in zip(errors, errors[1:], strict=False))
+    assert all(later < 1.01 * earlier for earlier, later in itertools.pairwise(errors))
     assert errors[-1] < 0.6 * float((x.mean(0) - x).square().mean())
 
 
@@ -84,12 +86,15 @@ def test_encode_decode_lengths(trained: lb.Autoencoder) -> None:
     assert torch.equal(trained.decode(code[:, :3]), trained.decode(padded))
     assert torch.equal(trained.reconstruct(x, 3), trained.decode(code[:, :3]))
     lengths = trained.lengths(x)
-    assert lengths.shape == (20,) and int(lengths.min()) >= 1 and int(lengths.max()) <= 8
+    assert lengths.shape == (20,)
+    assert int(lengths.min()) >= 1
+    assert int(lengths.max()) <= 8
     likely = trained.encode(x, "likely")
     kept = torch.arange(8) < lengths.unsqueeze(1)
     assert torch.equal(likely, code * kept)
     pixels = trained.decode(code)
-    assert float(pixels.min()) >= 0 and float(pixels.max()) <= 1
+    assert float(pixels.min()) >= 0
+    assert float(pixels.max()) <= 1
 
 
 def test_set_length_and_width(trained: lb.Autoencoder) -> None:
@@ -97,10 +102,12 @@ def test_set_length_and_width(trained: lb.Autoencoder) -> None:
     try:
         assert lb.set_length_(trained, 3) == {"code": 3}
         assert trained.encode(images()[:2]).shape == (2, 3)
-        assert lb.set_width_(trained, 0.5) == {"code": 0.5} and trained.length == 4
-        assert lb.set_length_(trained, None) == {} and trained.length == 8
+        assert lb.set_width_(trained, 0.5) == {"code": 0.5}
+        assert trained.length == 4
+        assert lb.set_length_(trained, None) == {}
+        assert trained.length == 8
         for wrong in (0, 9, 2.0, -1, True):
-            with pytest.raises(ConversionError, match="length: expected a whole number from 1 to 8|at least 1"):
+            with pytest.raises(ConversionError, match="length: expected a whole number from 1 to 8"):
                 lb.set_length_(trained, wrong)
         with pytest.raises(ConversionError, match="rescale"):
             lb.set_width_(trained, 0.5, rescale=True)
@@ -125,7 +132,8 @@ def test_predict_draws_codes_like_any_site(trained: lb.Autoencoder) -> None:
     x = images()[:12]
     assert [type(site).__name__ for site in sites(trained).values()] == ["LatentNoise", "LatentNoise"]
     once = lb.predict(trained, x, samples=8, seed=3, keep_samples=True)
-    assert once.samples.shape[0] == 8 and float(once.epistemic.mean()) > 1e-4
+    assert once.samples.shape[0] == 8
+    assert float(once.epistemic.mean()) > 1e-4
     assert torch.equal(lb.predict(trained, x, samples=8, seed=3).mean, once.mean)
     for chunk in (5, 64):
         again = lb.predict(trained, x, samples=8, seed=3, chunk=chunk)
@@ -158,13 +166,15 @@ def test_a_learned_scale_is_saved_by_name(tmp_path: Path) -> None:
     lb.fit(model, images()[:256], task="discretized-logistic", epochs=1, lr=1e-2, progress=False)
     other = lb.load(lb.save(model, tmp_path / "m.safetensors"), into=fresh(seed=1))
     likelihood = other.likelihood()
-    assert likelihood.task == "discretized-logistic" and likelihood.scale != 0.1
+    assert likelihood.task == "discretized-logistic"
+    assert likelihood.scale != 0.1
 
 
 def test_extract_cuts_the_decoder(trained: lb.Autoencoder) -> None:
     x = images()[:10]
     small = lb.extract(trained, 3 / 8)
-    assert small.decoder[0].in_features == 3 and trained.decoder[0].in_features == 8
+    assert small.decoder[0].in_features == 3
+    assert trained.decoder[0].in_features == 8
     torch.testing.assert_close(small.encode(x), trained.encode(x, 3))
     torch.testing.assert_close(small.reconstruct(x), trained.reconstruct(x, 3))
     assert sites(small) == {}
@@ -201,7 +211,8 @@ def test_bayesian_decoders_work_too() -> None:
     model = fresh()
     lb.bayesianize_(model, {"decoder.0": lb.MeanField()})
     history = lb.fit(model, images()[:128], task="bernoulli", epochs=1, progress=False)
-    assert history.last["kl"] > 0 and history.last["latent_kl"] > 0
+    assert history.last["kl"] > 0
+    assert history.last["latent_kl"] > 0
     assert model.sample(2).shape == (2, *SHAPE)
 
 
@@ -220,7 +231,12 @@ def test_wrong_encoders_and_decoders_are_refused() -> None:
         lb.Autoencoder(nn.Flatten(0, 2), decoder, ordered, shape=SHAPE)
     with pytest.raises(ConfigError, match="latents: expected one of GaussianLatents"):
         lb.Autoencoder(nn.Flatten(), decoder, 8, shape=SHAPE)
-    for wrong in (dict(size=0), dict(size=4, floor=1.5), dict(size=4, prior_keep=1.0), dict(size=4, temperature=0.0)):
+    for wrong in (
+        {"size": 0},
+        {"size": 4, "floor": 1.5},
+        {"size": 4, "prior_keep": 1.0},
+        {"size": 4, "temperature": 0.0},
+    ):
         with pytest.raises(ConfigError, match="expected"):
             lb.OrderedLatents(**wrong)
     with pytest.raises(ConfigError, match="multiple of 4"):
@@ -250,7 +266,7 @@ def test_wrong_inputs_are_refused(trained: lb.Autoencoder) -> None:
         lb.fit(trained, 255 * x, task="bernoulli", epochs=1, progress=False)
     with pytest.raises(DataError, match="finite"):
         lb.fit(trained, x * torch.nan, task="bernoulli", epochs=1, progress=False)
-    with pytest.raises(PredictionError, match="not trained by leanbayes.fit"):
+    with pytest.raises(PredictionError, match=r"not trained by leanbayes\.fit"):
         fresh().sample(2)
     with pytest.raises(PredictionError, match="OrderedLatents"):
         fresh(lb.GaussianLatents(8)).lengths(x)

@@ -115,7 +115,8 @@ def test_a_set_length_masks_and_pays_for_what_is_kept() -> None:
     mean, std = code.head(features)
     code.width = 2
     z, kl = code(features)
-    assert bool((z[:, 2:] == 0).all()) and bool((z[:, :2] != 0).all())
+    assert bool((z[:, 2:] == 0).all())
+    assert bool((z[:, :2] != 0).all())
     torch.testing.assert_close(kl, gaussian_kl(mean, std)[:, :2].sum(1))
     with using(mean_only=True):
         torch.testing.assert_close(code(features)[0][:, :2], mean[:, :2])
@@ -128,7 +129,8 @@ def test_a_limit_is_never_exceeded() -> None:
     torch.testing.assert_close(log_beta[:, :3].exp().sum(1), torch.ones(50))
     assert bool((log_beta[:, 3:] == -math.inf).all())
     z, kl = code(torch.randn(50, 4))
-    assert bool((z[:, 3:] == 0).all()) and bool(kl.isfinite().all())
+    assert bool((z[:, 3:] == 0).all())
+    assert bool(kl.isfinite().all())
     kl.sum().backward()
     assert all(bool(p.grad.isfinite().all()) for p in code.parameters() if p.grad is not None)
 
@@ -166,16 +168,16 @@ def test_sliced_wasserstein_is_the_squared_distance_in_one_dimension() -> None:
     expected = (a.sort(0).values - b.sort(0).values).square().mean()
     torch.testing.assert_close(sliced_wasserstein(a, b, 7), expected)
     code = PointCode(4, 3, weight=10.0)
-    assert bool((code.train()(torch.randn(32, 4))[1] > 0).all()) and bool(
-        (code.eval()(torch.randn(32, 4))[1] == 0).all()
-    )
+    assert bool((code.train()(torch.randn(32, 4))[1] > 0).all())
+    assert bool((code.eval()(torch.randn(32, 4))[1] == 0).all())
 
 
 def test_joint_latents_are_one_hot_and_the_prior_is_uniform() -> None:
     code = make("joint")
     z, _ = code(torch.randn(40, 4))
     assert z.shape == (40, 10)
-    assert bool((z[:, 5:8].sum(1) == 1).all()) and bool((z[:, 8:].sum(1) == 1).all())
+    assert bool((z[:, 5:8].sum(1) == 1).all())
+    assert bool((z[:, 8:].sum(1) == 1).all())
     generator = torch.Generator().manual_seed(0)
     drawn = code.from_prior(torch.stack([code.prior_noise(generator) for _ in range(3000)]))
     assert bool(((drawn[:, 5:8].mean(0) - 1 / 3).abs() < 4 * math.sqrt(2 / 9 / 3000)).all())

@@ -40,7 +40,7 @@ def test_they_are_saved_and_loaded_by_name() -> None:
         assert likelihood(name).task == name
         assert from_dict(likelihood(name).to_dict()).to_dict() == likelihood(name).to_dict()
     assert from_dict(DiscretizedLogistic(16, 0.2).to_dict()).scale == pytest.approx(0.2)
-    with pytest.raises(ConfigError, match="DiscretizedLogistic.levels"):
+    with pytest.raises(ConfigError, match=r"DiscretizedLogistic\.levels"):
         DiscretizedLogistic(levels=1)
     with pytest.raises(ConfigError, match="'bernoulli'"):
         likelihood("bernouli")

@@ -33,7 +33,8 @@ def test_the_kl_of_a_datum_is_averaged_and_not_divided_by_the_number_of_data() -
         torch.testing.assert_close(terms.loss, terms.nll + 0.3 * kl)
         torch.testing.assert_close(terms.latent_kl, kl)
     plain = lb.ELBO("classification", 8)(model.linear, model.linear(x), y)
-    assert plain.latent_kl == 0.0 and plain.unscaled == 0.0
+    assert plain.latent_kl == 0.0
+    assert plain.unscaled == 0.0
 
 
 def test_history_has_a_column_for_every_term() -> None:
@@ -41,11 +42,14 @@ def test_history_has_a_column_for_every_term() -> None:
     x, y = torch.randn(64, 3), torch.zeros(64, dtype=torch.long)
     row = lb.fit(Latent(), (x, y), epochs=1, latent_weight=0.5, progress=False, val=(x, y)).last
     assert row["loss"] == pytest.approx(row["nll"] + 0.5 * row["latent_kl"], rel=1e-5)
-    assert row["latent_weight"] == 0.5 and "unscaled" not in row and "val_latent_kl" in row
+    assert row["latent_weight"] == 0.5
+    assert "unscaled" not in row
+    assert "val_latent_kl" in row
     model = nn.Sequential(nn.Linear(3, 16), nn.ReLU(), nn.Linear(16, 2))
     lb.bayesianize_(model, lb.Nested(groups=8))
     row = lb.fit(model, (x, y), epochs=1, batch_size=16, progress=False).last  # tails start at their prior
-    assert row["unscaled"] > 0 and "latent_kl" not in row
+    assert row["unscaled"] > 0
+    assert "latent_kl" not in row
     row = lb.fit(nn.Linear(3, 2), (x, y), epochs=1, progress=False).last
     assert not {"unscaled", "latent_kl", "latent_weight"} & row.keys()
 

@@ -1,4 +1,4 @@
-"""Whether the tensors of a file are those of a model: before it is converted, and before its values are replaced."""
+"""Checks that the tensors of a file fit a model."""
 
 from __future__ import annotations
 
@@ -10,28 +10,17 @@ from torch import Tensor, nn
 
 from ..convert.plan import plan
 from ..errors import ArtifactError
+from ..method import Method
+from .saving import aliases_of
 
 _BUILD = "build the model that was saved"
 _FEW = 2**20  # parameters that any model may get, whatever its file holds
 
 
-def aliases_of(state: Mapping[str, Tensor]) -> dict[str, str]:
-    """Names of tensors that are another one under a second name, with the first name."""
-    first: dict[Any, str] = {}
-    found = {}
-    for name, tensor in state.items():
-        key: Any = id(tensor)
-        if tensor.numel():
-            key = (tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype)
-        if (owner := first.setdefault(key, name)) != name:
-            found[name] = owner
-    return found
-
-
-def check_counts(methods: Mapping[str, Any], names: Collection[str], where: str) -> None:
+def check_counts(methods: Mapping[str, Method], names: Collection[str], where: str) -> None:
     """Every member of an ensemble has tensors in the file; a plan of members that have none would take long."""
     for layer, method in methods.items():
-        members = getattr(method, "members", 1)
+        members = method.networks
         stored = sum(name.startswith(f"{layer}.") for name in names) if members > 1 else 1
         if stored < members:
             raise ArtifactError(

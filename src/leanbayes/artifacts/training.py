@@ -1,4 +1,4 @@
-"""What `leanbayes train` writes beside a model: checked, since commands scale data and build networks by it.
+"""Checks of the metadata that `leanbayes train` writes, since commands scale data and build networks by it.
 
 It is the mapping under "training" in the metadata; one with other fields is somebody's own, and passes.
 """
@@ -11,10 +11,27 @@ from typing import Any
 
 import torch
 
-from .. import models
+from .. import config, models
+from ..data.preparation import Preparation
 from ..errors import ArtifactError
 
-FIELDS = frozenset(["data", "split", "network", "seed", "input_shape", "classes", "mean", "std", "y_mean", "y_std"])
+FIELDS = frozenset(
+    [
+        "data",
+        "split",
+        "network",
+        "seed",
+        "input_shape",
+        "classes",
+        "mean",
+        "std",
+        "y_mean",
+        "y_std",
+        "preparation",
+        "val_fraction",
+        "test_fraction",
+    ]
+)
 _LEAST, _MOST = 2.0**-126, 2.0**127  # of what a float32 holds in full precision
 _MOST_SIZE, _MOST_DEPTH, _MOST_ELEMENTS = 100_000, 300, 2**26
 _DEPTHS = ("depth", "blocks", "layers")
@@ -91,6 +108,13 @@ def _is_shape(value: Any) -> bool:
     return sizes and math.prod(value) <= _MOST_ELEMENTS
 
 
+def _is_preparation(value: Any) -> bool:
+    try:
+        return isinstance(config.from_dict(value), Preparation)
+    except Exception:  # whatever an ill-made config stumbles over
+        return False
+
+
 def _is_network(value: Any) -> bool:
     known = isinstance(value, dict) and value.keys() == {"name", "options"}
     return known and isinstance(value["name"], str) and isinstance(value["options"], dict)
@@ -105,6 +129,9 @@ _CHECKS: dict[str, tuple[Any, str]] = {
     "classes": (lambda v: isinstance(v, list) and bool(v) and all(isinstance(n, str) for n in v), "names of classes"),
     "mean": (_are_numbers, "finite numbers"),
     "std": (lambda v: _are_numbers(v) and min(v) >= _LEAST, "finite numbers above 0"),
+    "preparation": (_is_preparation, "what leanbayes.data.read learned"),
+    "val_fraction": (lambda v: _is_number(v) and 0 <= v < 1, "a fraction"),
+    "test_fraction": (lambda v: _is_number(v) and 0 <= v < 1, "a fraction"),
     "y_mean": (_is_number, "a finite number"),
     "y_std": (lambda v: _is_number(v) and v >= _LEAST, "a finite number above 0"),
 }

@@ -32,6 +32,12 @@ def not_negative(**values: float) -> None:
         checks.number(_option(name), value, at_least=0)
 
 
+def fractions(**values: float) -> None:
+    """Each lies between 0 and 1."""
+    for name, value in values.items():
+        checks.number(_option(name), value, above=0, below=1)
+
+
 def seed(value: int) -> None:
     """From 0 to 2**63 - 1, as torch takes them."""
     checks.whole_number("--seed", value, at_least=0, at_most=2**63 - 1)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from ..errors import ConfigError
+from ..errors import ConfigError, LeanBayesWarning
 from ..optional import require
 from . import checks
 
@@ -25,7 +26,8 @@ class Evaluate:
 
     Args:
         files: models that leanbayes train or leanbayes.save wrote; several are compared.
-        data: the data set to test on; by default the test part of what they were trained on.
+        data: the data set to test on: a name, a file or folder of your own, or package.module:function; by default the
+            test part of what they were trained on.
         ood: data sets they should doubt, for example fashion-mnist or not-digits/letters.
         samples: networks drawn from the posterior; several numbers make a row each.
         procedures: of stochastic (one sample), deterministic (the means) and ensemble (all samples), a row each.
@@ -181,14 +183,23 @@ class Evaluate:
 
     def _data(self, training: Training, file: Path) -> tuple[Any, dict[str, Any]]:
         """The test data of a model, and what else it is asked about."""
-        from torch.utils.data import DataLoader
+        from .own_data import is_function, loader
 
         name = self.data or training.data
         if name is None:
             raise ConfigError(f"{file} does not say what it was trained on; add --data NAME")
+        if self.data is None and is_function(name):  # a file may name a function, but only the user can have it called
+            raise ConfigError(f"{file} was trained on data of a function of yours; to call it, add --data {name}")
         data = training.load(name)
         if data.task == "unlabelled":
             raise ConfigError(f"--data: expected a set with labels, {name} has none; use --ood {name}")
+        if training.mean is None and not is_function(name):
+            warnings.warn(
+                f"{file} does not say how inputs were scaled in training; those of {name} are scaled by its own mean "
+                "and standard deviation",
+                LeanBayesWarning,
+                stacklevel=2,
+            )
         if training.classes is not None and data.num_classes != len(training.classes):
             raise ConfigError(
                 f"--data: expected a set of {len(training.classes)} classes, as the model has, {name} has "
@@ -196,7 +207,7 @@ class Evaluate:
             )
         options: dict[str, Any] = {}
         if self.ood:
-            options["ood"] = {other: DataLoader(training.load(other, like=data).test, 256) for other in self.ood}
+            options["ood"] = {other: loader(training.load(other, like=data).test) for other in self.ood}
         for option, asked in (("--corruptions", self.corruptions is not None), ("--attack", self.attack)):
             if asked and (data.task != "classification" or len(data.input_shape) != 3):
                 raise ConfigError(f"{option}: expected a set of images with classes, {name} is not one; drop {option}")
@@ -211,8 +222,9 @@ class Evaluate:
                 raise ConfigError(
                     f"{file} does not say what it was trained on, so it has no validation data; drop --temperature"
                 )
-            options["temperature"] = DataLoader(training.load(training.data, like=data, part="val").val, 256)
-        return DataLoader(data.test, 256), options
+            held_out = data if is_function(name) else training.load(training.data, like=data, part="val")
+            options["temperature"] = loader(held_out.val)
+        return loader(data.test), options
 
 
 def in_units_of_target(result: Evaluation, scale: float) -> Evaluation:
@@ -228,7 +240,7 @@ def in_units_of_target(result: Evaluation, scale: float) -> Evaluation:
         return result
 
     def scaled(name: str, value: float) -> float:
-        if name in ("rmse", "mae", "crps", "sharpness") or name.startswith("width."):
+        if name in ("rmse", "mae", "crps", "sharpness", "conformal.width") or name.startswith("width."):
             return value * scale
         return value - math.log(scale) if name == "log_density" else value
 

@@ -3,19 +3,52 @@
 from __future__ import annotations
 
 import math
+import warnings
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
+from .. import batches, data
 from ..data.npz import read_npy
-from ..errors import DataError
+from ..errors import DataError, LeanBayesWarning
+from .networks import imported
+from .own_data import is_function
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from .saved import Training
+
+
+FAR = 8.0
+"""Standard deviations from the mean of training that are said to be far."""
+
+
+def inputs_of(name: str, training: Training, *, scaled: bool) -> Any:
+    """What the network takes, from a file, a folder or a function, scaled as the data of training were."""
+    if is_function(name):
+        return batches.accept(imported(name, "inputs", "a function without arguments that returns inputs"), name=name)
+    path = Path(name)
+    known = training.prepared_by
+    if known is None or scaled:
+        if training.mean is None and not scaled:
+            raise DataError(
+                "the model file does not say how inputs were scaled in training, and predictions for other scales are "
+                "wrong; pass --scaled if these are scaled as they were then, or train with leanbayes train"
+            )
+        return prepared(read(path), training, path, scaled=scaled)
+    x = data.read(path, like=known).test.tensors[0]
+    numbers = [not texts for texts in known.categories for _ in range(len(texts) or 1)] or [True] * x.shape[1]
+    if (typical := float(x[:, numbers].abs().median())) > FAR:
+        warnings.warn(
+            f"{path}: a typical input is {typical:.0f} standard deviations from the mean of the training data; are "
+            "they in the same units?",
+            LeanBayesWarning,
+            stacklevel=2,
+        )
+    return x
 
 
 def read(path: Path) -> Tensor:
@@ -45,8 +78,10 @@ def prepared(x: Tensor, training: Training, path: Path, *, scaled: bool) -> Tens
         if math.prod(x.shape[1:]) != math.prod(shape):
             raise DataError(f"{path}: expected data of shape {shape}, received {tuple(x.shape[1:])}")
         x = x.reshape(-1, *shape)
-    if scaled or training.mean is None or training.std is None:
+    if scaled:
         return x
+    assert training.mean is not None
+    assert training.std is not None
     low, high = float(x.min()), float(x.max())
     if len(shape) == 3 and not -0.01 <= low <= high <= 1.01:  # 0 to 255 would give confident nonsense
         raise DataError(

@@ -10,14 +10,15 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from torch import nn
+
+from .. import batches, feed, models
+from ..data import DataSet
 from ..errors import ConfigError
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from ..data import DataSet
+from ..models.auto import fitting
 
 
 def describe(name: str, data: DataSet, outputs: int | None = None, options: str = "") -> dict[str, Any]:
@@ -26,8 +27,6 @@ def describe(name: str, data: DataSet, outputs: int | None = None, options: str 
     name: "auto", a name that `leanbayes.models.build` knows, or "package.module:factory".
     options: of the network, over those that fit the data, as "name=value,name=value".
     """
-    from ..models.auto import fitting
-
     given = parsed(options)
     if ":" not in name:
         fits = fitting(name, data, outputs)
@@ -58,20 +57,15 @@ def parsed(options: str) -> dict[str, Any]:
 
 def make(description: dict[str, Any]) -> nn.Module:
     """The network a description stands for."""
-    from .. import models
-
     if ":" in description["name"]:
-        return _imported(description["name"])
+        return network_of(description["name"])
     return models.build(description["name"], **description["options"])
 
 
 def check(model: nn.Module, data: DataSet, outputs: int) -> None:
     """Refuse a network that does not take the data, or gives other than ``outputs`` numbers for a datum."""
-    import torch
-
-    from .. import batches
-
-    inputs = torch.stack([data.train[row][0] for row in range(2)])
+    inputs = batches.rows(first_batch(data.train)[0], 0, 2)
+    count = batches.size(inputs)
     try:
         with torch.no_grad():
             trial = copy.deepcopy(model).eval()  # a copy: a network may remember what it has seen
@@ -80,8 +74,8 @@ def check(model: nn.Module, data: DataSet, outputs: int) -> None:
         raise ConfigError(
             f"model: expected a network for inputs of shape {data.input_shape}, but it raised {_told(error)}"
         ) from error
-    single = (2,) if data.task == "regression" else (2, 1)  # one number a datum; one logit for two classes
-    fine = [(2, outputs), single] if outputs == (data.num_classes or 1) <= 2 else [(2, outputs)]
+    single = (count,) if data.task == "regression" else (count, 1)  # one number a datum; one logit for two classes
+    fine = [(count, outputs), single] if outputs == (data.num_classes or 1) <= 2 else [(count, outputs)]
     if shape not in fine:
         raise ConfigError(
             f"model: expected {outputs} outputs for each datum of {data.name} ({data.task}), received outputs of shape "
@@ -89,25 +83,34 @@ def check(model: nn.Module, data: DataSet, outputs: int) -> None:
         )
 
 
-def _imported(path: str) -> nn.Module:
-    from torch import nn
+def first_batch(part: Any) -> tuple[Any, Any]:
+    """The inputs and targets of the first batch of a part of a data set."""
+    (inputs, targets), _ = feed.peek(batches.accept(part, name="data"))
+    return inputs, targets
 
+
+def network_of(path: str) -> nn.Module:
+    """The network that package.module:factory returns, or is."""
+    model = imported(path, "model", "a function without arguments that returns an nn.Module", nn.Module)
+    if not isinstance(model, nn.Module):
+        raise ConfigError(f"model: expected {path} to return an nn.Module, received {type(model).__name__}")
+    return model
+
+
+def imported(path: str, option: str, wanted: str, ready: type | tuple[()] = ()) -> Any:
+    """What package.module:function returns; something that is ``ready`` already is not called."""
     module, _, attribute = path.partition(":")
-    sys.path.insert(0, "")  # a factory in the current folder is found, as python -m would
+    sys.path.insert(0, "")  # a module in the current folder is found, as python -m would
     try:
-        factory = getattr(importlib.import_module(module), attribute)
-        model = factory if isinstance(factory, nn.Module) else factory()
+        found = getattr(importlib.import_module(module), attribute)
+        return found if isinstance(found, ready) else found()
     except Exception as error:  # a user's module may raise anything
         raise ConfigError(
-            f"model: expected package.module:factory, a function without arguments that returns an nn.Module; {path!r} "
-            f"raised {_told(error)}"
+            f"{option}: expected package.module:function, {wanted}; {path!r} raised {_told(error)}"
         ) from error
     finally:
         with contextlib.suppress(ValueError):
             sys.path.remove("")
-    if not isinstance(model, nn.Module):
-        raise ConfigError(f"model: expected {path} to return an nn.Module, received {type(model).__name__}")
-    return model
 
 
 def _told(error: Exception) -> str:

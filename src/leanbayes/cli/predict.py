@@ -26,8 +26,10 @@ class Predict:
 
     Args:
         file: a model that leanbayes train or leanbayes.save wrote.
-        inputs: a .npy array, or a .csv of numbers (one datum a row, a header is skipped), in original units: pixels
-            from 0 to 1, features as they were measured.
+        inputs: data in original units, prepared as in training. Of a model of data of your own, what it was trained
+            on: a .csv or .parquet table with the same columns, a .npz or .npy file, an image or a folder of them. Of
+            others a .npy array or a .csv of numbers, pixels from 0 to 1. Or package.module:function that returns inputs
+            as the network takes them.
         out: a .csv to write; without it the lines are printed, on a terminal the first of them.
         samples: networks drawn from the posterior.
         mean_only: one pass at the posterior means instead.
@@ -58,11 +60,11 @@ class Predict:
         import leanbayes as lb
 
         from .. import files
-        from .inputs import prepared, read
+        from .inputs import inputs_of
         from .saved import open_model
 
         model, training = open_model(self.file, self.model)
-        x = prepared(read(self.inputs), training, self.inputs, scaled=self.scaled)
+        x = inputs_of(str(self.inputs), training, scaled=self.scaled)
         options: dict[str, Any] = {"samples": self.samples, "seed": self.seed, "mean_only": self.mean_only}
         header, rows = table(lb.predict(model, x, task=self.task, **options), training)
         if self.out is not None:
@@ -85,15 +87,24 @@ def table(prediction: Predictive, training: Training) -> tuple[list[str], list[l
             "low95": low * scale + shift,
             "high95": high * scale + shift,
         }
+        if prediction.conformal is not None:
+            low, high = prediction.prediction_intervals
+            columns |= {"conformal_low": low * scale + shift, "conformal_high": high * scale + shift}
         outputs = prediction.mean[0].numel()
         header = [f"{name}_{k}" if outputs > 1 else name for name in columns for k in range(outputs)]
         numbers = [column for value in columns.values() for column in value.reshape(-1, outputs).T]
         return header, [[float(column[i]) for column in numbers] for i in range(len(prediction))]
     confidence, label = prediction.probs.max(1)
-    names = training.classes or [str(c) for c in range(prediction.probs.shape[1])]
+    names = training.classes or list(prediction.classes) or [str(c) for c in range(prediction.probs.shape[1])]
     header = ["label", "confidence", "entropy", "mutual_information", *(f"p({name})" for name in names)]
     numbers = [confidence, prediction.entropy, prediction.mutual_information, *prediction.probs.T]
-    return header, [[names[int(label[i])], *(float(c[i]) for c in numbers)] for i in range(len(prediction))]
+    rows = [[names[int(label[i])], *(float(c[i]) for c in numbers)] for i in range(len(prediction))]
+    if prediction.conformal is None:
+        return header, rows
+    from ..evaluation.conformalize import sets_as_text
+
+    sets = sets_as_text(prediction.prediction_sets, names)
+    return [*header, "set"], [[*row, chosen] for row, chosen in zip(rows, sets, strict=True)]
 
 
 def as_csv(header: list[str], rows: list[list[Any]]) -> str:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from torch import nn
+
+from .. import artifacts, config
+from ..data import DataSet, Preparation, load, read
+from ..data.sources import is_source
 from ..errors import ArtifactError, ConfigError, DataError
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from ..data import DataSet
+from .networks import make
+from .own_data import from_function, is_function
 
 
 @dataclass(frozen=True)
@@ -20,6 +23,7 @@ class Training:
 
     data, split: the data set. network: name and options. input_shape: of one datum. classes: their names.
     mean, std: inputs are (x - mean) / std by channel or feature. y_mean, y_std: the same of a regression's target.
+    preparation: how data of the user's own become inputs, as JSON. val_fraction, test_fraction: how they were split.
     """
 
     data: str | None = None
@@ -32,13 +36,45 @@ class Training:
     std: list[float] | None = None
     y_mean: float = 0.0
     y_std: float = 1.0
+    preparation: dict[str, Any] | None = None
+    val_fraction: float = 0.1
+    test_fraction: float = 0.2
+
+    @property
+    def prepared_by(self) -> Preparation | None:
+        """How data of the user's own are prepared."""
+        return None if self.preparation is None else config.from_dict(self.preparation)  # type: ignore[no-any-return]
+
+    def read_again(self, part: str) -> DataSet:
+        """The data that the model was trained on, from the same file or folder."""
+        known = self.prepared_by
+        assert known is not None
+        assert self.data is not None
+        options: dict[str, Any] = {"val_fraction": self.val_fraction, "test_fraction": self.test_fraction}
+        options |= {"drop": known.drop, "missing": known.missing, "size": known.size, "task": known.task}
+        found = read(self.data, known.target or None, **options)
+        if found.preparation != known:
+            raise DataError(
+                f"{self.data} is not what it was when the model was trained, so that its test part is not known; "
+                "test on other data: --data FILE takes all of it"
+            )
+        if part not in found.parts:
+            raise DataError(
+                f"{self.data}: nothing was held out as {part} when the model was trained, and to test on training data "
+                "would flatter it; test on other data: --data FILE"
+            )
+        return found
 
     def load(self, name: str, like: DataSet | None = None, part: str = "test") -> DataSet:
         """A part of a data set, scaled as the training data were (or ``like`` another), if it fits the model."""
-        import torch
-
-        from ..data import DataSet, load
-
+        if is_function(name):
+            return from_function(name)
+        if is_source(name):
+            if (known := self.prepared_by) is None:
+                raise DataError(
+                    f"{name}: expected a model that was trained on data of your own, which says how to scale them"
+                )
+            return self.read_again(part) if name == self.data else read(name, like=known)
         shape = None if self.input_shape is None else tuple(self.input_shape)
         if self.mean is not None and self.std is not None:
             scale = torch.tensor(self.mean), torch.tensor(self.std)
@@ -58,10 +94,7 @@ def open_model(path: Path, network: str | None) -> tuple[nn.Module, Training]:
 
     network: a factory of the user's own; a file may name one, but only the user can say that it is to be imported.
     """
-    from ..artifacts import inspect, load
-    from .networks import make
-
-    training = _training(inspect(path).get("metadata"), path)
+    training = _training(artifacts.inspect(path).get("metadata"), path)
     description = training.network
     if network is not None and ":" not in network:
         raise ConfigError(f"--model: expected package.module:factory, received {network!r}; leave it out otherwise")
@@ -71,7 +104,7 @@ def open_model(path: Path, network: str | None) -> tuple[nn.Module, Training]:
         raise ArtifactError(f"{path} does not say which network it holds; add --model package.module:factory")
     elif ":" in description["name"]:
         raise ArtifactError(f"{path} holds a network of your own; to import it, add --model {description['name']}")
-    return load(path, into=make(description)), training
+    return artifacts.load(path, into=make(description)), training
 
 
 def _training(metadata: Any, path: Path) -> Training:

@@ -1,4 +1,4 @@
-"""Which random weights may be pruned, and which of them matter least."""
+"""Which random weights may be pruned, and which of them have the lowest scores."""
 
 from __future__ import annotations
 
@@ -44,8 +44,8 @@ def lowest_scores(
     """
     threshold = check(fraction, threshold, "kappa", "global")
     candidates = candidates_of(model, "kappa", True, scores)
-    doomed = doomed_among(candidates, "kappa", fraction, threshold, "global")
-    return {c.name: d for c, d in zip(candidates, doomed, strict=True)}
+    pruned = lowest_of(candidates, "kappa", fraction, threshold, "global")
+    return {c.name: d for c, d in zip(candidates, pruned, strict=True)}
 
 
 def log_alpha(q: Posterior) -> Tensor:
@@ -67,7 +67,7 @@ def _ratio(q: Posterior) -> Tensor:
 
 
 def check(fraction: Any, threshold: Any, by: str, scope: str) -> float | None:
-    """The threshold that is meant; None where it is a fraction."""
+    """Check the arguments of `prune_` and return the threshold; None where a fraction is given."""
     checks.one_of("by", by, get_args(Criterion))
     checks.one_of("scope", scope, get_args(Scope))
     if fraction is not None and threshold is not None:
@@ -114,7 +114,7 @@ def candidates_of(
                 and (row := layer.shell.padding_idx if isinstance(layer.shell, nn.Embedding) else None) is not None
             ):
                 free[row] = False  # the padding row of an embedding is a constant, not a weight
-            # what is gone comes before what is merely zero, so that a fraction counts it
+            # pruned weights come first, so that a fraction counts them
             score = score.double().clamp_min(torch.finfo(torch.double).min).masked_fill(~not_pruned(q), -math.inf)
             found[id(q)] = Candidate(full_name, q, free, score.cpu())
     if scores is not None:
@@ -162,14 +162,14 @@ def _check_means(name: str, q: Posterior) -> None:
 
 
 def not_pruned(q: Posterior) -> Tensor:
-    """What pruning has left, everywhere before the first: a mask of the shape of the weight."""
+    """A mask of the weights that have not been pruned, of the shape of the weight."""
     return torch.ones(q.shape, dtype=torch.bool, device=q.device) if q.keep is None else q.keep
 
 
-def doomed_among(
+def lowest_of(
     candidates: list[Candidate], by: str, fraction: float | None, threshold: float | None, scope: str
 ) -> list[Tensor]:
-    """What goes, a mask for each tensor."""
+    """Masks of the weights to prune, one for each tensor."""
     if threshold is not None:
         limit = -threshold if by == "log_alpha" else threshold
         return [c.free & (c.score < limit) for c in candidates]
@@ -182,10 +182,10 @@ def _lowest(candidates: list[Candidate], fraction: float | None) -> list[Tensor]
     """Masks of the given fraction of all free elements, lowest score first, ties in the order they stand in."""
     assert fraction is not None
     scores = torch.cat([c.score[c.free] for c in candidates])
-    doomed = torch.zeros(len(scores), dtype=torch.bool)
+    pruned = torch.zeros(len(scores), dtype=torch.bool)
     if count := round(fraction * len(scores)):
         cut = scores.kthvalue(count).values  # a sort of ten million weights would take seconds
-        doomed = scores < cut
-        doomed[(scores == cut).nonzero()[: count - int(doomed.sum())]] = True
-    parts = doomed.split([int(c.free.sum()) for c in candidates])
+        pruned = scores < cut
+        pruned[(scores == cut).nonzero()[: count - int(pruned.sum())]] = True
+    parts = pruned.split([int(c.free.sum()) for c in candidates])
     return [torch.zeros_like(c.free).masked_scatter(c.free, part) for c, part in zip(candidates, parts, strict=True)]

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -49,6 +49,44 @@ class Layer:
     outputs: int
 
 
+@dataclass(frozen=True)
+class Batch:
+    """A layer, and the data whose loss is differentiated."""
+
+    at: Layer
+    inputs: Any
+    targets: Tensor
+    likelihood: Likelihood
+
+    @property
+    def layer(self) -> BayesLayer:
+        return self.at.layer
+
+    def outputs(self) -> Tensor:
+        """What the network returns."""
+        return batches.output_tensor(batches.call(self.at.model, self.inputs))
+
+    def outputs_at(self, shift: Shift) -> Tensor:
+        """The same with the layer's random parameters moved away from their means."""
+        with _shifted_weights(self.layer, shift):
+            return self.outputs()
+
+    def loss(self, outputs: Tensor) -> Tensor:
+        """-sum_n log p(y_n | f_n)."""
+        return -self.likelihood.log_prob(outputs, self.targets).sum()
+
+    def zeros(self) -> Shift:
+        """No shift of any random parameter."""
+        return {name: torch.zeros_like(self.layer.mean(name)).detach() for name in self.layer.posteriors}  # type: ignore[arg-type]
+
+    def seen(self) -> tuple[Tensor, Tensor]:
+        """What the layer reads and returns."""
+        found: list[tuple[Tensor, Tensor]] = []
+        with self.layer.register_forward_hook(lambda m, args, out: found.append((args[0], out))), torch.no_grad():
+            batches.call(self.at.model, self.inputs)
+        return found[0]
+
+
 def inspect(model: nn.Module, layer: BayesLayer, inputs: Any) -> Layer:
     """Run the network once and see how it uses the layer."""
     seen: list[int] = []
@@ -59,87 +97,56 @@ def inspect(model: nn.Module, layer: BayesLayer, inputs: Any) -> Layer:
     return Layer(model, layer, linear and seen == [2], output[0].numel())
 
 
-def best_method(at: Layer, inputs: Any, targets: Tensor, meaning: Likelihood, probes: int) -> str:
+def best_method(batch: Batch, probes: int) -> str:
     """Exact where that is no dearer than the probes, Gauss-Newton where it is exact, otherwise Hutchinson's estimator.
 
     Whether Gauss-Newton is exact is found out on a few data: its product with random signs is that of the Hessian.
     """
-    zero = _zeros(at.layer)
-    if at.per_datum or sum(z.numel() for z in zero.values()) <= probes:
+    zero = batch.zeros()
+    if batch.at.per_datum or sum(z.numel() for z in zero.values()) <= probes:
         return "exact"
-    if at.outputs > _FEW:
+    if batch.at.outputs > _FEW:
         return "hutchinson"
-    inputs, targets = batches.rows(inputs, 0, 32), targets[:32]
+    few = replace(batch, inputs=batches.rows(batch.inputs, 0, 32), targets=batch.targets[:32])
     signs = {k: _signs(z, torch.Generator().manual_seed(0)) for k, z in zero.items()}
-    exact = _hessian_product(at, inputs, targets, meaning)(signs)
-    other = _gauss_newton_product(at, inputs, targets, meaning)(signs)
+    exact, other = _hessian_product(few)(signs), _gauss_newton_product(few)(signs)
     gap = sum(float((exact[k] - other[k]).square().sum()) for k in zero)
     size = sum(float(exact[k].square().sum()) for k in zero)
     return "gauss-newton" if gap <= 1e-6 * size else "hutchinson"
 
 
-def diagonal(
-    at: Layer, inputs: Any, targets: Tensor, meaning: Likelihood, method: str, probes: int, generator: torch.Generator
-) -> Shift:
+def diagonal(batch: Batch, method: str, probes: int, generator: torch.Generator) -> Shift:
     """The diagonal for one batch, a tensor of the shape of each random parameter of the layer.
 
     Call it under ``using(mean_only=True)`` with the model in eval mode.
     """
-    if method == "exact" and at.per_datum:
-        return _from_outputs(at, inputs, _output_curvature(at, inputs, targets, meaning))
-    if method == "gauss-newton" and at.per_datum:
-        return _from_outputs(at, inputs, _output_gauss_newton(at, inputs, targets, meaning))
-    if method == "gauss-newton":
-        return _gauss_newton(at, inputs, targets, meaning)
-    if method == "exact":
-        return _unit_by_unit(at, inputs, targets, meaning)
-    return _hutchinson(at, inputs, targets, meaning, probes, generator)
+    if method == "hutchinson":
+        return _hutchinson(batch, probes, generator)
+    if batch.at.per_datum:
+        return _from_outputs(batch, _output_curvature(batch) if method == "exact" else _output_gauss_newton(batch))
+    return _unit_by_unit(batch) if method == "exact" else _gauss_newton(batch)
 
 
-def _outputs(at: Layer, inputs: Any) -> Callable[[Shift], Tensor]:
-    """The network's outputs as a function of a shift of the layer's random parameters."""
-
-    def outputs(shift: Shift) -> Tensor:
-        with _shifted_weights(at.layer, shift):
-            return batches.output_tensor(batches.call(at.model, inputs))
-
-    return outputs
-
-
-def _hessian_product(at: Layer, inputs: Any, targets: Tensor, meaning: Likelihood) -> Callable[[Shift], Shift]:
+def _hessian_product(batch: Batch) -> Callable[[Shift], Shift]:
     """v -> H v, for the loss of the batch."""
-    outputs = _outputs(at, inputs)
-
-    def loss(shift: Shift) -> Tensor:
-        return -meaning.log_prob(outputs(shift), targets).sum()
-
-    return _pullback(grad(loss), _zeros(at.layer))[1]
+    return _pullback(grad(lambda shift: batch.loss(batch.outputs_at(shift))), batch.zeros())[1]
 
 
-def _gauss_newton_product(at: Layer, inputs: Any, targets: Tensor, meaning: Likelihood) -> Callable[[Shift], Shift]:
+def _gauss_newton_product(batch: Batch) -> Callable[[Shift], Shift]:
     """v -> J' (d2l/df2) J v: the same without the curvature of the network."""
-    outputs, zero = _outputs(at, inputs), _zeros(at.layer)
-    value, pull = _pullback(outputs, zero)
-
-    def loss(output: Tensor) -> Tensor:
-        return -meaning.log_prob(output, targets).sum()
-
-    _, curve = _pullback(grad(loss), value)
-    return lambda v: pull(curve(jvp(outputs, (zero,), (v,))[1]))
+    zero = batch.zeros()
+    value, pull = _pullback(batch.outputs_at, zero)
+    _, curve = _pullback(grad(batch.loss), value)
+    return lambda v: pull(curve(jvp(batch.outputs_at, (zero,), (v,))[1]))
 
 
-def _output_curvature(at: Layer, inputs: Any, targets: Tensor, meaning: Likelihood) -> Tensor:
+def _output_curvature(batch: Batch) -> Tensor:
     """d2l_n/db_nj^2 for every datum and output of a Linear layer, (n, out).
 
     One product with the Hessian in b gives column j for all data at once, since those of different data do not mix.
     """
-
-    def loss(shift: Tensor) -> Tensor:
-        with _shifted_output(at.layer, shift):
-            return -meaning.log_prob(batches.output_tensor(batches.call(at.model, inputs)), targets).sum()
-
-    zero = _zero_output(at, inputs)
-    _, product = _pullback(grad(loss), zero)
+    zero = torch.zeros_like(batch.seen()[1])
+    _, product = _pullback(grad(lambda shift: batch.loss(_outputs_beside(batch, shift))), zero)
     n, width = zero.shape
     found = torch.empty_like(zero)
     for units in torch.arange(width, device=zero.device).split(max(1, _AT_ONCE // zero.numel())):
@@ -150,43 +157,31 @@ def _output_curvature(at: Layer, inputs: Any, targets: Tensor, meaning: Likeliho
     return found
 
 
-def _output_gauss_newton(at: Layer, inputs: Any, targets: Tensor, meaning: Likelihood) -> Tensor:
+def _output_gauss_newton(batch: Batch) -> Tensor:
     """The same without the curvature of the network, (n, out)."""
-
-    def outputs(shift: Tensor) -> Tensor:
-        with _shifted_output(at.layer, shift):
-            return batches.output_tensor(batches.call(at.model, inputs))
-
-    zero = _zero_output(at, inputs)
-    value, pull = _pullback(outputs, zero)
-    sizes, directions = _factors(value, targets, meaning)
+    zero = torch.zeros_like(batch.seen()[1])
+    value, pull = _pullback(lambda shift: _outputs_beside(batch, shift), zero)
+    sizes, directions = _factors(batch, value)
     slopes = vmap(pull, chunk_size=max(1, _AT_ONCE // zero.numel()))(directions.movedim(1, 0))
     return (sizes.T.unsqueeze(-1) * slopes.square()).sum(0)
 
 
-def _from_outputs(at: Layer, inputs: Any, curvature: Tensor) -> Shift:
+def _from_outputs(batch: Batch, curvature: Tensor) -> Shift:
     """sum_n a_ni^2 d2l_n/db_nj^2 for the weight, and the same with a = 1 for a random bias."""
-    seen: list[Tensor] = []
-    with at.layer.register_forward_hook(lambda module, args, out: seen.append(args[0])), torch.no_grad():
-        batches.call(at.model, inputs)
-    found = {"weight": curvature.T @ seen[0].square(), "bias": curvature.sum(0)}
-    return {name: found[name] for name in at.layer.posteriors}
+    found = {"weight": curvature.T @ batch.seen()[0].square(), "bias": curvature.sum(0)}
+    return {name: found[name] for name in batch.layer.posteriors}
 
 
-def _gauss_newton(at: Layer, inputs: Any, targets: Tensor, meaning: Likelihood) -> Shift:
+def _gauss_newton(batch: Batch) -> Shift:
     """Per-datum gradients of the outputs along the eigenvectors of the likelihood's Hessian, squared and weighed."""
     with torch.no_grad():
-        value = batches.output_tensor(batches.call(at.model, inputs))
-    sizes, directions = _factors(value, targets, meaning)
-    zero = _zeros(at.layer)
+        value = batch.outputs()
+    sizes, directions = _factors(batch, value)
+    zero = batch.zeros()
 
     def one(datum: Any, size: Tensor, direction: Tensor) -> Shift:
-        def output(shift: Shift) -> Tensor:
-            alone = batches.map_tensors(lambda t: t.unsqueeze(0), datum)
-            with _shifted_weights(at.layer, shift):
-                return batches.output_tensor(batches.call(at.model, alone))[0]
-
-        _, pull = _pullback(output, zero)
+        alone = replace(batch, inputs=batches.map_tensors(lambda t: t.unsqueeze(0), datum))
+        _, pull = _pullback(lambda shift: alone.outputs_at(shift)[0], zero)
         slopes = vmap(pull)(direction)
         return {name: torch.tensordot(size, s.square(), 1) for name, s in slopes.items()}
 
@@ -194,29 +189,24 @@ def _gauss_newton(at: Layer, inputs: Any, targets: Tensor, meaning: Likelihood) 
     rows = max(1, _AT_ONCE // each)
     total = zero
     for start in range(0, len(value), rows):
-        part = slice(start, start + rows)
-        found = vmap(one)(batches.map_tensors(lambda t, p=part: t[p], inputs), sizes[part], directions[part])
+        stop = start + rows
+        found = vmap(one)(batches.rows(batch.inputs, start, stop), sizes[start:stop], directions[start:stop])
         total = {name: total[name] + f.sum(0) for name, f in found.items()}
     return total
 
 
-def _factors(value: Tensor, targets: Tensor, meaning: Likelihood) -> tuple[Tensor, Tensor]:
+def _factors(batch: Batch, value: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvalues (n, k) and eigenvectors (n, k, *output) of d2l_n/df_n^2, the Hessian of the likelihood alone."""
     flat = value.detach().flatten(1)
-
-    def loss(outputs: Tensor) -> Tensor:
-        return -meaning.log_prob(outputs.reshape(value.shape), targets).sum()
-
-    _, product = _pullback(grad(loss), flat)
+    _, product = _pullback(grad(lambda outputs: batch.loss(outputs.reshape(value.shape))), flat)
     units = torch.eye(flat.shape[1], device=flat.device, dtype=flat.dtype).unsqueeze(1).expand(-1, *flat.shape)
     curvature = vmap(product)(units).movedim(0, 1)  # column c of every datum's block in one product
     sizes, vectors = torch.linalg.eigh(curvature)
     return sizes, vectors.mT.reshape(*sizes.shape, *value.shape[1:])
 
 
-def _unit_by_unit(at: Layer, inputs: Any, targets: Tensor, meaning: Likelihood) -> Shift:
-    zero = _zeros(at.layer)
-    product = _hessian_product(at, inputs, targets, meaning)
+def _unit_by_unit(batch: Batch) -> Shift:
+    zero, product = batch.zeros(), _hessian_product(batch)
     found = {name: torch.empty_like(z) for name, z in zero.items()}
     for name, z in zero.items():
         for number in range(z.numel()):
@@ -226,19 +216,16 @@ def _unit_by_unit(at: Layer, inputs: Any, targets: Tensor, meaning: Likelihood) 
     return found
 
 
-def _hutchinson(
-    at: Layer, inputs: Any, targets: Tensor, meaning: Likelihood, probes: int, generator: torch.Generator
-) -> Shift:
+def _hutchinson(batch: Batch, probes: int, generator: torch.Generator) -> Shift:
     """The mean of v * H v over random signs v (Bekas et al., 2007): unbiased; its noise is what H has off its diagonal.
 
     Where the network has few outputs the Gauss-Newton part is computed exactly, and the probes see only the rest.
     """
-    zero = _zeros(at.layer)
-    product = _hessian_product(at, inputs, targets, meaning)
+    zero, product = batch.zeros(), _hessian_product(batch)
     known, total = None, zero
-    if at.outputs <= _FEW:
-        known = _gauss_newton_product(at, inputs, targets, meaning)
-        total = {k: probes * v for k, v in _gauss_newton(at, inputs, targets, meaning).items()}
+    if batch.at.outputs <= _FEW:
+        known = _gauss_newton_product(batch)
+        total = {k: probes * v for k, v in _gauss_newton(batch).items()}
     for _ in range(probes):
         signs = {k: _signs(z, generator) for k, z in zero.items()}
         found = product(signs)
@@ -260,22 +247,10 @@ def _signs(like: Tensor, generator: torch.Generator) -> Tensor:
     return drawn.to(like) * 2 - 1
 
 
-def _zeros(layer: BayesLayer) -> Shift:
-    return {name: torch.zeros_like(layer.mean(name)).detach() for name in layer.posteriors}  # type: ignore[arg-type]
-
-
-def _zero_output(at: Layer, inputs: Any) -> Tensor:
-    seen: list[Tensor] = []
-    with at.layer.register_forward_hook(lambda module, args, out: seen.append(out)), torch.no_grad():
-        batches.call(at.model, inputs)
-    return torch.zeros_like(seen[0])
-
-
-@contextlib.contextmanager
-def _shifted_output(layer: BayesLayer, shift: Tensor) -> Iterator[None]:
-    """Run a block with something added to what the layer returns."""
-    with layer.register_forward_hook(lambda module, args, out: out + shift):
-        yield
+def _outputs_beside(batch: Batch, shift: Tensor) -> Tensor:
+    """What the network returns with something added to what the layer returns."""
+    with batch.layer.register_forward_hook(lambda module, args, out: out + shift):
+        return batch.outputs()
 
 
 @contextlib.contextmanager

@@ -1,4 +1,4 @@
-"""`extract`: the network to deploy, without what only training and sampling need."""
+"""`extract`: a network for deployment, without what only training and sampling need."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..convert.record import conversions
 from ..convert.slicing import Keep, kept_features, scale_inputs_, slice_
 from ..errors import ConversionError
 from ..latents.autoencoder import Autoencoder
-from ..layers.contract import BayesianLayer, original
+from ..layers.contract import BayesianLayer, features
 from ..ordering.unit import units
 from ..posteriors.base import Posterior
 from ..sampling import Site
@@ -88,7 +88,7 @@ def extract(
     emptied = {}
     for layer in fixed:
         q: Any = layer.posterior("weight")
-        if not len(q.index):  # all that was left of it has been cut out
+        if not len(q.index):  # slicing has removed all its weights
             emptied[id(layer)] = layer.restored()
             continue
         layer.method = rebuilding(layer)  # as it is saved and loaded
@@ -117,14 +117,13 @@ def _scales(model: nn.Module) -> list[tuple[str, Tensor]]:
     for unit in units(model):
         if unit.rescale:
             for use in dict.fromkeys(unit.group.consumers):
-                shell: Any = original(model.get_submodule(use.module))
-                size = shell.in_features if isinstance(shell, nn.Linear) else shell.in_channels
+                size = features(model.get_submodule(use.module), "inputs") or 0
                 found.append((use.module, unit.spread(unit.keep().detach(), use, size)))
     return found
 
 
 def _check(model: nn.Module) -> None:
-    """There is a network at the means, or an error that says what to do instead."""
+    """Raise a ConversionError where there is no network at the means."""
     checks.module("model", model, error=ConversionError)
     if "" in conversions(model):
         raise ConversionError("the model itself is a Bayesian layer; put it into an nn.Sequential first")
@@ -134,7 +133,7 @@ def _check(model: nn.Module) -> None:
 
 
 def _fix_(model: nn.Module) -> list[BayesianLayer]:
-    """Put layers that store less wherever a layer has one to offer, and return them."""
+    """Replace layers by smaller ones where they offer one (`deployed`); returns these."""
     made: dict[int, Posterior] = {}  # a tied posterior is one object in two layers
     replacements: dict[int, nn.Module] = {}
     found = []
@@ -164,8 +163,8 @@ def unread(model: nn.Module, graph: ChannelGraph) -> Keep:
             left = [c for c in range(group.size) if c in keep.get(group.name, range(group.size))]
             read: set[int] = set()
             for use in group.consumers:
-                features = _read(modules[use.module], kept_rows(graph, use.module, modules[use.module], keep))
-                read.update(c for c in left if any(features[f] for f in use.features([c])))
+                reads = _read(modules[use.module], kept_rows(graph, use.module, modules[use.module], keep))
+                read.update(c for c in left if any(reads[feature] for feature in use.features([c])))
             wanted = sorted(read) or left[:1]
             if len(wanted) < len(left) and group.consumers and _allowed(group, wanted):
                 found[group.name] = wanted
@@ -176,17 +175,13 @@ def unread(model: nn.Module, graph: ChannelGraph) -> Keep:
 
 def kept_rows(graph: ChannelGraph, name: str, module: Any, keep: Keep) -> list[int]:
     """The outputs of a consumer that are left."""
-    shell: Any = original(module)
-    size = shell.out_features if isinstance(shell, nn.Linear) else shell.out_channels
-    return kept_features(graph.outputs(name), keep, size)
+    return kept_features(graph.outputs(name), keep, features(module, "outputs") or 0)
 
 
 def _read(module: Any, rows: list[int]) -> list[bool]:
     """Which inputs of a Linear or convolution meet a weight that is there, in one of these outputs; by feature."""
-    shell: Any = original(module)
-    width: int = shell.in_features if isinstance(shell, nn.Linear) else shell.in_channels
     read = module.inputs_read(rows) if isinstance(module, BayesianLayer) else None
-    return [True] * width if read is None else read
+    return [True] * (features(module, "inputs") or 0) if read is None else read
 
 
 def _allowed(group: Any, keep: list[int]) -> bool:

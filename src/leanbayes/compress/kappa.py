@@ -69,7 +69,7 @@ def kappa(
     seed = checks.seed(seed)
     chosen = _chosen(model, layers)
     loader = accept(loader, model, name="loader")
-    meaning = resolve_task(model, task)
+    likelihood = resolve_task(model, task)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     totals: dict[str, Tensor] = {}
     used: dict[str, tuple[curvature.Layer, str]] = {}
@@ -84,13 +84,12 @@ def kappa(
             if not batches.size(inputs):
                 continue
             for index, (name, layer) in enumerate(chosen.items()):
+                at = used[name][0] if name in used else curvature.inspect(model, layer, inputs)
+                data = curvature.Batch(at, inputs, targets, likelihood)
                 if name not in used:
-                    at = curvature.inspect(model, layer, inputs)
-                    auto = method == "auto"
-                    best = curvature.best_method(at, inputs, targets, meaning, probes) if auto else method
-                    used[name] = at, best
+                    used[name] = at, curvature.best_method(data, probes) if method == "auto" else method
                 generator = torch.Generator().manual_seed(mix(seed, index, number))
-                found = curvature.diagonal(used[name][0], inputs, targets, meaning, used[name][1], probes, generator)
+                found = curvature.diagonal(data, used[name][1], probes, generator)
                 for part, values in found.items():
                     key = f"{name}.{part}".lstrip(".")
                     wide = values.detach().double()
@@ -136,10 +135,10 @@ def frozen(
     >>> int((half[0].posteriors["weight"].std == 0).sum())
     16
     """
-    doomed = lowest_scores(model, scores, fraction=fraction, threshold=threshold)
+    frozen_places = lowest_scores(model, scores, fraction=fraction, threshold=threshold)
     other = copy.deepcopy(model)
     with torch.no_grad():
-        for name, mask in doomed.items():
+        for name, mask in frozen_places.items():
             layer_name, _, part = name.rpartition(".")
             layer = other.get_submodule(layer_name)
             assert isinstance(layer, BayesLayer)

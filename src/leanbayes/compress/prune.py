@@ -1,4 +1,4 @@
-"""Pruning: weights that their posterior says nothing about are set to zero, for good."""
+"""`prune_`: set the random weights that matter least to zero, permanently."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from .candidates import (
     Scope,
     candidates_of,
     check,
-    doomed_among,
     log_alpha as log_alpha,
+    lowest_of,
     lowest_scores as lowest_scores,
     not_pruned,
 )
@@ -122,8 +122,8 @@ def prune_(
     if loader is not None:
         scores = kappa(model, loader)
     candidates = candidates_of(model, by, biases, scores)
-    doomed = doomed_among(candidates, by, fraction, threshold, scope)
-    masks = [not_pruned(c.q) & ~d.to(c.q.device) for c, d in zip(candidates, doomed, strict=True)]
+    pruned = lowest_of(candidates, by, fraction, threshold, scope)
+    masks = [not_pruned(c.q) & ~d.to(c.q.device) for c, d in zip(candidates, pruned, strict=True)]
     for c, mask in zip(candidates, masks, strict=True):
         if not bool(mask.all()):  # a tensor that loses nothing needs no mask
             c.q.keep = mask

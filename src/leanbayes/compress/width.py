@@ -1,4 +1,4 @@
-"""Running a nested network at another width: the same weights, fewer channels, and no copy."""
+"""The widths of nested networks: which there are, and running a network at one without a copy."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from ..ordering.unit import OrderingUnit
 
 
 def set_width_(
-    model: nn.Module, width: float | Mapping[str, float] | None, *, rescale: bool = False
+    model: nn.Module, width: float | Mapping[str, float] | str | None, *, rescale: bool = False
 ) -> dict[str, float]:
     """Run a nested network at this width from now on; returns the width of every ordered group of channels.
 
     width: the part of the channels to keep, in (0, 1]: one number for all groups, or one by name (of the layer that
-        produces the channels, with wildcards; the others stay as they are). None samples widths again, as in training.
-        It is rounded up to a whole number of groups, and never below the base groups: `widths` lists what is possible.
+        produces the channels, with wildcards; the others stay as they are). "sampled" (or None) draws widths in
+        prediction as in training (BN3-MC). Before the first call training draws widths, and predictions are made at
+        full width. It is rounded up to a whole number of groups, and never below the base groups: `widths` lists what
+        is possible.
     rescale: multiply what is kept by the probability that it was kept in training (B.2), for networks without
         BatchNorm; where there is BatchNorm, `recalibrate_` does better.
 
@@ -47,7 +49,7 @@ def set_width_(
     chosen = _chosen(found, width)  # everything is checked before anything changes
     before = _key(found)
     for unit, nodes in chosen.items():
-        unit.width, unit.rescale = nodes, rescale and nodes > 0
+        unit.width, unit.rescale, unit.free = nodes, rescale and nodes > 0, False
     _temperature(model, before, _key(found))
     return {unit.name: unit.fraction(unit.width) for unit in found if unit.width}
 
@@ -171,7 +173,7 @@ def _named(found: list[Ordered], name: Any) -> list[Ordered]:
 
 
 def _nodes(unit: Ordered, width: Any) -> int:
-    if width is None:
+    if width is None or width == "sampled":
         return 0
     number, base = _number(width, "width"), unit.base
     most = base + unit.limit - 1
@@ -186,19 +188,19 @@ def _number(width: Any, what: str) -> float:
 def _key(found: list[Ordered]) -> str:
     """A name for the present widths; empty where all are sampled."""
     if not any(unit.width for unit in found):
-        return ""
+        return "full" if all(unit.free for unit in found) else ""
     return ",".join(f"{unit.name}={unit.width}" + "r" * unit.rescale for unit in found)
 
 
 def _temperature(model: nn.Module, before: str, after: str) -> None:
-    """Remember the temperature of the widths that are left, and take that of the new ones."""
+    """Store the temperature of the widths before, and set that of the widths after."""
     found = record.get(model)
     if found is None or found.likelihood is None or before == after:
         return
-    meaning = likelihoods.from_dict(found.likelihood)
-    if not isinstance(meaning, likelihoods.Categorical):
+    likelihood = likelihoods.from_dict(found.likelihood)
+    if not isinstance(likelihood, likelihoods.Categorical):
         return
     known = found.temperatures
-    if before == "" or meaning.temperature != known.get("", 1.0):  # otherwise it is only passed on
-        known[before] = meaning.temperature
-    found.likelihood = meaning.at(known.get(after, known.get("", 1.0))).to_dict()
+    if before == "" or likelihood.temperature != known.get("", 1.0):  # otherwise it is only passed on
+        known[before] = likelihood.temperature
+    found.likelihood = likelihood.at(known.get(after, known.get("", 1.0))).to_dict()

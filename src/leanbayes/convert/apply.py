@@ -1,4 +1,4 @@
-"""Making a model Bayesian in place, and plain again."""
+"""`bayesianize_` and `restore_`: converting a model in place, and back."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from torch import nn
 from .. import checks
 from ..errors import ConversionError
 from ..layers.contract import BayesianLayer
+from ..layers.kl_watch import watch
 from .implementation import implementation
-from .plan import Plan, planned, prepare
+from .plan import Plan, converted
+from .pretrained import guard_
 from .record import conversions, ensure
 from .selectors import Rules
 
@@ -35,21 +37,20 @@ def bayesianize_(model: nn.Module, rules: Rules, *, strict: bool = False) -> Pla
     >>> report.converted
     ['0', '2']
     """
-    done, found = planned(model, rules, strict=strict)
-    modules, conversion = dict(model.named_modules()), found.anew()
+    done, layers = converted(model, rules, strict=strict)
     replacements: dict[int, nn.Module] = {}
-    prepare({e.name: (e.method, modules[e.name]) for e in done.entries if e.method is not None}, conversion)
     for entry in done.entries:
-        if entry.method is None:
-            continue
-        module = modules[entry.name]
-        replacement = implementation(entry.method).convert(module, conversion)
-        replacement.method = entry.method
-        carry_hooks(module, replacement)
-        replacements[id(module)] = replacement
+        if entry.method is not None:
+            module, layer = model.get_submodule(entry.name), layers[entry.name]
+            layer.method = entry.method
+            carry_hooks(module, layer)
+            replacements[id(module)] = layer
     swap_(model, replacements)
-    for method in dict.fromkeys(entry.method for entry in done.entries if entry.method is not None):
+    for method in dict.fromkeys(layer.method for layer in layers.values() if layer.method is not None):
         implementation(method).attach(model)
+    for layer in layers.values():
+        watch(layer)
+    guard_(model)
     ensure(model)
     return done
 
@@ -67,8 +68,8 @@ def restore_(model: nn.Module) -> nn.Module:
     plain: dict[int, nn.Module] = {}
     tied: dict[int, nn.Parameter] = {}
     checks.module("model", model, error=ConversionError)
-    converted = conversions(model)
-    for name in converted:
+    methods = conversions(model)
+    for name in methods:
         if not name:
             raise ConversionError("the model itself is a Bayesian layer, which cannot be replaced in place")
         module = model.get_submodule(name)
@@ -86,8 +87,9 @@ def restore_(model: nn.Module) -> nn.Module:
     if not plain:
         raise ConversionError("expected a model with Bayesian layers, found none; nothing to restore")
     swap_(model, plain)
-    for method in dict.fromkeys(converted.values()):
+    for method in dict.fromkeys(methods.values()):
         implementation(method).detach(model)
+    guard_(model)
     return model
 
 
@@ -100,6 +102,7 @@ def swap_(model: nn.Module, replacements: dict[int, nn.Module]) -> None:
 
 
 def carry_hooks(old: nn.Module, new: nn.Module) -> None:
+    """Give a replacement the hooks of the module that it replaces."""
     for name in _HOOKS:
         value = vars(old).get(name)
         if value or value is False:

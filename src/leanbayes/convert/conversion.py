@@ -1,4 +1,4 @@
-"""What methods share while one model is converted."""
+"""State that methods share while a model is converted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Q = TypeVar("Q", bound=Posterior)
 
 
 class Conversion:
-    """The model, the posteriors made so far, its channel graph, and room for what a method has to remember.
+    """The model, the posteriors made so far, the channel graph, and storage for methods.
 
     model: the whole network; None where a method converts the parts of something else, as members of an ensemble.
     posteriors: by the identity of the parameter they came from, so that tied parameters share one.
@@ -47,12 +47,6 @@ class Conversion:
             self._scratch[key] = make()
         found: T = self._scratch[key]
         return found
-
-    def anew(self) -> Conversion:
-        """Another conversion of the same model: what was found out about it stays, what was made of it does not."""
-        other = Conversion(self.model)
-        other._graphs = self._graphs
-        return other
 
 
 def bayes_layer(

@@ -1,4 +1,4 @@
-"""What a method does: the contract that its implementation fulfils, and how a config finds it."""
+"""`Implementation`: the interface of a method, and how the implementation of a config is found."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ class Implementation(Generic[C]):
         return self.reason_unsupported(module) is None
 
     def parts(self, conversion: Conversion) -> list[Part]:
-        """The method on its own as rules: what which modules of the model are given; the first that takes one wins."""
+        """The rules of the method given alone: (method, whether it takes a module); the first that matches wins."""
         model = conversion.model
         assert model is not None
         return [(self.config, lambda module: self.selects(module, model))]
 
     def prepare(self, modules: Mapping[str, nn.Module], conversion: Conversion) -> None:
-        """What a method has to know of all its modules together, by name, before the first `convert`."""
+        """Called with all modules of the method, by name, before the first `convert`."""
 
     def note(self, module: nn.Module, conversion: Conversion) -> str:
-        """What the plan remarks on a module, beside the rule that chose it; empty unless there is something to say."""
+        """A remark on a module for the plan, beside the rule that chose it; may be empty."""
         return ""
 
     def convert(self, module: nn.Module, conversion: Conversion) -> BayesianLayer:
@@ -53,13 +53,13 @@ class Implementation(Generic[C]):
         raise NotImplementedError
 
     def attach(self, model: nn.Module) -> None:
-        """What a method has to do once all its layers stand in the model."""
+        """Called once all layers of the method are in the model."""
 
     def detach(self, model: nn.Module) -> None:
-        """And once they have been taken out again."""
+        """Called once they have been removed again."""
 
     def callbacks(self, model: nn.Module) -> list[Any]:
-        """What has to happen around training steps (see `leanbayes.training.callbacks`)."""
+        """The callbacks that training needs (see `leanbayes.training.callbacks`)."""
         return []
 
     def rebuilds(self, layer: BayesianLayer) -> Method | None:
@@ -71,7 +71,7 @@ class Implementation(Generic[C]):
 
 
 def implements(config: type[Method]) -> Callable[[D], D]:
-    """Register a class as what a method does."""
+    """Register a class as the implementation of a method."""
 
     def decorate(cls: D) -> D:
         _IMPLEMENTATIONS[config] = cls
@@ -81,7 +81,7 @@ def implements(config: type[Method]) -> Callable[[D], D]:
 
 
 def implementation(method: Method) -> Implementation[Any]:
-    """What a method does; the module that registers it is imported if it has not been.
+    """The implementation of a method; the module that registers it is imported if it has not been.
 
     >>> import leanbayes as lb
     >>> implementation(lb.MeanField()).reason_unsupported(nn.LSTM(2, 3))

@@ -1,4 +1,4 @@
-"""What a conversion would do: every module matched, checked and counted, and nothing touched."""
+"""`plan`: what a conversion does to each module of a model, and why."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..layers.operations import refusal
 from ..method import Method
 from .conversion import Conversion
 from .implementation import implementation
-from .selectors import Rule, Rules, no_match, parse
+from .selectors import Rule, Rules, ancestry, no_match, parse
 from .table import plan_table
 
 NORMS = (
@@ -27,6 +27,10 @@ NORMS = (
     nn.LocalResponseNorm,
     nn.RMSNorm,
 )
+Chosen = dict[str, tuple[Rule | None, str]]
+"""For every module by name the rule that converts it, or None with the reason that it stays."""
+
+_NO_RULE = "no rule matches it"
 
 
 @dataclass(frozen=True)
@@ -106,11 +110,15 @@ def plan(model: nn.Module, rules: Rules, *, strict: bool = False) -> Plan:
     >>> plan(model, {nn.Linear: lb.MeanField(), "2": None}).converted
     ['0']
     """
-    return planned(model, rules, strict=strict)[0]
+    return _planned(model, rules, strict, _MetaCopies())[0]
 
 
-def planned(model: nn.Module, rules: Rules, *, strict: bool = False) -> tuple[Plan, Conversion]:
-    """As `plan`, with what it has found out about the model on the way, for `bayesianize_` to go on with."""
+def converted(model: nn.Module, rules: Rules, *, strict: bool = False) -> tuple[Plan, dict[str, BayesianLayer]]:
+    """As `plan`, with the replacement of every module that is converted, by name; the model stays as it is."""
+    return _planned(model, rules, strict, _Model())
+
+
+def _planned(model: nn.Module, rules: Rules, strict: bool, source: _Model) -> tuple[Plan, dict[str, BayesianLayer]]:
     checks.module("model", model, error=ConversionError)
     checks.flag("strict", strict, error=ConversionError)
     conversion = Conversion(model)
@@ -118,19 +126,23 @@ def planned(model: nn.Module, rules: Rules, *, strict: bool = False) -> tuple[Pl
     aliases = _aliases(model)
     hits: dict[Rule, list[str]] = {rule: [] for rule in ordered}
     refusals: dict[Rule, str] = {}
-    chosen: dict[str, tuple[Rule | None, str]] = {}
+    chosen: Chosen = {}
+    whole: set[str] = set()  # modules that are replaced, or were, with all that they hold
     for name, module in model.named_modules():
-        if _inside_converted(name, model) or _inside_chosen(name, chosen):
+        if any(outer in whole for outer in ancestry(name)):
             continue
         matching = [rule for rule in ordered if rule.matches(name, aliases[name], module)]
         for rule in matching:
             hits[rule].append(name)
         chosen[name] = _choose(name, module, matching[0] if matching else None, refusals)
-    converted = {name: rule for name, (rule, _) in chosen.items() if rule is not None}
-    _check_rules(ordered, hits, refusals, converted, chosen, model)
+        if not matching and isinstance(rules, Method) and chosen[name][1] == _NO_RULE:
+            chosen[name] = None, implementation(rules).reason_unsupported(module) or _NO_RULE
+        if name and (isinstance(module, BayesianLayer) or chosen[name][0] is not None):
+            whole.add(name)
+    _check_rules(ordered, hits, refusals, chosen, model)
     if strict:
         _check_strict(model, chosen)
-    return _count(conversion, aliases, chosen), conversion
+    return _convert(conversion, aliases, chosen, source)
 
 
 def _choose(name: str, module: nn.Module, rule: Rule | None, refusals: dict[Rule, str]) -> tuple[Rule | None, str]:
@@ -146,7 +158,7 @@ def _choose(name: str, module: nn.Module, rule: Rule | None, refusals: dict[Rule
         # a name or module rule speaks of what a container holds, a type rule of the container itself
         if module._parameters or not module._modules or rule.rank == 2:
             refusals.setdefault(rule, f"{name or 'the model'} ({type(module).__name__}): {reason}")
-        return None, "norm layer, passes through" if isinstance(module, NORMS) else reason
+        return None, "norm layer, passes through" if _is_norm(module) else reason
     if name == "":
         raise ConversionError(
             f"the model itself is a {type(module).__name__}, which cannot be replaced in place; "
@@ -155,20 +167,27 @@ def _choose(name: str, module: nn.Module, rule: Rule | None, refusals: dict[Rule
     return rule, rule.text
 
 
+def _is_norm(module: nn.Module) -> bool:
+    """Whether it is a norm layer of torch's, or one by its name (LlamaRMSNorm) with a scale and a shift by channel."""
+    own = [p for p in module._parameters.values() if p is not None]
+    named = "Norm" in type(module).__name__ and not module._modules and all(p.ndim == 1 for p in own)
+    return isinstance(module, NORMS) or named
+
+
 def _default_reason(module: nn.Module) -> str:
-    if isinstance(module, NORMS):
+    if _is_norm(module):
         return "norm layer, passes through"
-    return refusal(module) or "no rule matches it"
+    return refusal(module) or _NO_RULE
 
 
 def _check_rules(
     ordered: list[Rule],
     hits: dict[Rule, list[str]],
     refusals: dict[Rule, str],
-    converted: dict[str, Rule],
-    chosen: dict[str, tuple[Rule | None, str]],
+    chosen: Chosen,
     model: nn.Module,
 ) -> None:
+    converted = {name for name, (rule, _) in chosen.items() if rule is not None}
     for rule in ordered:
         if not hits[rule] and len(ordered) > 1:
             raise no_match(rule, model)
@@ -184,12 +203,12 @@ def _check_rules(
         raise ConversionError(f"nothing in this {type(model).__name__} would be converted: {detail}")
 
 
-def _check_strict(model: nn.Module, chosen: dict[str, tuple[Rule | None, str]]) -> None:
+def _check_strict(model: nn.Module, chosen: Chosen) -> None:
     modules = dict(model.named_modules())
     for name, (rule, why) in chosen.items():
         module = modules[name]
         has_own = any(p is not None for p in module._parameters.values())
-        if rule is None and has_own and not isinstance(module, NORMS) and not why.startswith(("excluded", "already")):
+        if rule is None and has_own and not _is_norm(module) and not why.startswith(("excluded", "already")):
             # the name of a container would exclude all that it holds
             selector = type(module).__name__ if module._modules else f'"{name}"'
             raise ConversionError(
@@ -198,74 +217,67 @@ def _check_strict(model: nn.Module, chosen: dict[str, tuple[Rule | None, str]]) 
             )
 
 
-def _count(conversion: Conversion, aliases: dict[str, list[str]], chosen: dict[str, tuple[Rule | None, str]]) -> Plan:
-    """Convert weightless copies to learn what each method takes and adds, and check that ties stay whole."""
+def _convert(
+    conversion: Conversion, aliases: dict[str, list[str]], chosen: Chosen, source: _Model
+) -> tuple[Plan, dict[str, BayesianLayer]]:
+    """Convert the chosen modules, count parameters before and after, and check that tied ones are treated alike."""
     model = conversion.model
     assert model is not None
     modules = dict(model.named_modules())
-    ghosts: dict[int, nn.Parameter] = {}
+    methods = {name: rule.method for name, (rule, _) in chosen.items() if rule is not None and rule.method is not None}
+    given = {name: source.module(modules[name]) for name in methods}
+    for each in dict.fromkeys(methods.values()):  # it sees all its modules before the first is converted
+        mine = {name: module for name, module in given.items() if methods[name] == each}
+        implementation(each).prepare(mine, conversion)
     seen_before: set[int] = set()
     seen_after: set[int] = set()
     taken: dict[int, tuple[str, Method]] = {}
-    replacements = []  # kept alive: parameters are told apart by their identity
+    replacements: dict[str, BayesianLayer] = {}
     entries = []
-    methods = {name: rule.method for name, (rule, _) in chosen.items() if rule is not None and rule.method is not None}
-    taken_ghosts = {name: _ghost(modules[name], ghosts) for name in methods}
-    prepare({name: (method, taken_ghosts[name]) for name, method in methods.items()}, conversion)
-    for name, (rule, why) in chosen.items():
-        module = modules[name]
+    for name, (_, why) in chosen.items():
+        module, method = modules[name], methods.get(name)
         own = [p for p in module._parameters.values() if p is not None]
-        if rule is None and not own and not isinstance(module, BayesianLayer):
-            continue
-        if rule is not None or isinstance(module, BayesianLayer):
+        if method is not None or isinstance(module, BayesianLayer):
             own = list(module.parameters())  # an attention, say, is taken with all that it holds
-        after = [_shadow(p, ghosts) for p in own]
-        if rule is not None:
-            assert rule.method is not None
-            ghost, doing = taken_ghosts[name], implementation(rule.method)
-            replacement = doing.convert(ghost, conversion)
-            why = "; ".join(filter(None, (why, doing.note(ghost, conversion))))
-            replacements.append(replacement)
+        elif not own:
+            continue
+        after = [source.parameter(p) for p in own]
+        if method is not None:
+            doing = implementation(method)
+            replacement = replacements[name] = doing.convert(given[name], conversion)
+            why = "; ".join(filter(None, (why, doing.note(given[name], conversion))))
             after = list(replacement.parameters())
             for parameter_name, original in module._parameters.items():
-                stays = replacement._parameters.get(parameter_name) is ghost._parameters[parameter_name]
+                stays = replacement._parameters.get(parameter_name) is given[name]._parameters[parameter_name]
                 if original is not None and not stays:
-                    taken[id(original)] = (name, rule.method)
+                    taken[id(original)] = (name, method)
         entries.append(
             Entry(
                 name=name,
                 aliases=tuple(a for a in aliases[name] if a != name),
                 kind=type(module).__name__,
-                method=None if rule is None else rule.method,
+                method=method,
                 why=why,
                 before=_new_parameters(own, seen_before),
                 after=_new_parameters(after, seen_after),
             )
         )
-    _check_ties(modules, chosen, taken)
+    _check_ties(modules, methods, taken)
     total = _new_parameters(list(model.parameters()), set())
     counted = sum(e.before for e in entries)
-    return Plan(tuple(entries), total, total - counted + sum(e.after for e in entries))
-
-
-def prepare(given: dict[str, tuple[Method, nn.Module]], conversion: Conversion) -> None:
-    """Let every method see all the modules it is given before the first of them is converted."""
-    for method in dict.fromkeys(method for method, _ in given.values()):
-        modules = {name: module for name, (other, module) in given.items() if other == method}
-        implementation(method).prepare(modules, conversion)
+    return Plan(tuple(entries), total, total - counted + sum(e.after for e in entries)), replacements
 
 
 def _check_ties(
-    modules: dict[str, nn.Module], chosen: dict[str, tuple[Rule | None, str]], taken: dict[int, tuple[str, Method]]
+    modules: dict[str, nn.Module], methods: dict[str, Method], taken: dict[int, tuple[str, Method]]
 ) -> None:
     for name, module in modules.items():
         for parameter_name, parameter in module._parameters.items():
             if parameter is None or id(parameter) not in taken:
                 continue
             owner, method = taken[id(parameter)]
-            rule = chosen.get(name, (None, ""))[0]
-            if rule is None or rule.method != method:
-                other = "left alone" if rule is None else f"given {rule.method}"
+            if methods.get(name) != method:
+                other = f"given {methods[name]}" if name in methods else "left alone"
                 raise ConversionError(
                     f"{name}.{parameter_name} is tied to {owner}, which would be given {method}, "
                     f"while {name} would be {other}; "
@@ -273,20 +285,33 @@ def _check_ties(
                 )
 
 
-def _ghost(module: nn.Module, ghosts: dict[int, nn.Parameter]) -> nn.Module:
-    """A copy of one module whose parameters have shapes but no values; tied parameters stay tied."""
-    ghost = copy.copy(module)
-    ghost._parameters = {n: None if p is None else _shadow(p, ghosts) for n, p in module._parameters.items()}
-    return ghost
+class _Model:
+    """Which modules and parameters are converted: those of the model."""
 
+    def module(self, module: nn.Module) -> nn.Module:
+        return module
 
-def _shadow(p: nn.Parameter, ghosts: dict[int, nn.Parameter]) -> nn.Parameter:
-    """The parameter without its values, one for each."""
-    if isinstance(p, nn.UninitializedParameter):
+    def parameter(self, p: nn.Parameter) -> nn.Parameter:
         return p
-    if id(p) not in ghosts:
-        ghosts[id(p)] = nn.Parameter(torch.empty_like(p, device="meta"), requires_grad=p.requires_grad)
-    return ghosts[id(p)]
+
+
+class _MetaCopies(_Model):
+    """Copies of them whose parameters are on the meta device, so that a plan takes no memory; tied ones stay tied."""
+
+    def __init__(self) -> None:
+        self.made: dict[int, nn.Parameter] = {}
+
+    def module(self, module: nn.Module) -> nn.Module:
+        other = copy.copy(module)
+        other._parameters = {n: None if p is None else self.parameter(p) for n, p in module._parameters.items()}
+        return other
+
+    def parameter(self, p: nn.Parameter) -> nn.Parameter:
+        if isinstance(p, nn.UninitializedParameter):
+            return p
+        if id(p) not in self.made:
+            self.made[id(p)] = nn.Parameter(torch.empty_like(p, device="meta"), requires_grad=p.requires_grad)
+        return self.made[id(p)]
 
 
 def _new_parameters(parameters: list[nn.Parameter], seen: set[int]) -> int:
@@ -305,23 +330,3 @@ def _aliases(model: nn.Module) -> dict[str, list[str]]:
     for name, module in model.named_modules(remove_duplicate=False):
         names.setdefault(first.setdefault(id(module), name), []).append(name)
     return names
-
-
-def _inside_converted(name: str, model: nn.Module) -> bool:
-    """Whether a module is a part of an already converted layer (a posterior, say)."""
-    parent = name.rpartition(".")[0]
-    while parent:
-        if isinstance(model.get_submodule(parent), BayesianLayer):
-            return True
-        parent = parent.rpartition(".")[0]
-    return False
-
-
-def _inside_chosen(name: str, chosen: dict[str, tuple[Rule | None, str]]) -> bool:
-    """Whether a module is a part of one that is replaced as a whole."""
-    parent = name.rpartition(".")[0]
-    while parent:
-        if parent in chosen and chosen[parent][0] is not None:
-            return True
-        parent = parent.rpartition(".")[0]
-    return False

@@ -1,7 +1,7 @@
-"""What leanbayes remembers of a model, kept on the model itself as plain data.
+"""The likelihood and the methods of a model, stored on the model as plain data.
 
-Which layer was converted by which method is written on the layers (``layer.method``); the rest stands in a small
-`Record`. Neither is a parameter or a buffer: the state_dict of a model does not know them, `leanbayes.save` does.
+The method of a layer is ``layer.method``; the rest is in a `Record`. Neither is a parameter or a buffer: they are not
+in the state_dict, but `leanbayes.save` writes them.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class Record:
     conformal: Conformal | None = None
     classes: tuple[str, ...] = ()
 
-    def trained(self, likelihood: dict[str, Any] | None) -> None:
+    def trained(self, likelihood: dict[str, Any] | None, classes: tuple[str, ...] = ()) -> None:
         """Training is over: the outputs mean this, and what was found out about the network before holds no more."""
-        self.likelihood, self.conformal = likelihood, None
+        self.likelihood, self.conformal, self.classes = likelihood, None, classes or self.classes
 
     def callbacks(self, model: nn.Module) -> list[Any]:
         """The callbacks of every method in the model, each method once."""

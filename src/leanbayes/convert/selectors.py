@@ -1,4 +1,4 @@
-"""Which method a module gets: rules by module, name, type or callable, and who wins.
+"""Rules that give methods to modules by module, name, type or callable, and their precedence.
 
 Precedence: a rule that names the module itself, then a name glob, then a type, then a callable; within a kind the first
 rule that matches wins. A module or name rule that hits a container holds for everything inside it. The method None
@@ -27,7 +27,7 @@ Rules: TypeAlias = "Method | Mapping[Selector, Method | None]"
 
 @dataclass(frozen=True, eq=False)
 class Rule:
-    """One line of a rule set, with its rank (lower wins) and its text for the plan."""
+    """A rule, with its rank (lower wins) and its text for the plan."""
 
     selector: Any
     method: Method | None
@@ -35,11 +35,11 @@ class Rule:
     text: str
 
     def matches(self, name: str, aliases: list[str], module: nn.Module) -> bool:
-        """Whether the rule speaks of this module of the model."""
+        """Whether the rule matches this module of the model."""
         if self.rank == 0:
             return any(m is module for m in self.selector.modules())
         if self.rank == 1:
-            return any(fnmatchcase(part, self.selector) for alias in aliases for part in _ancestry(alias))
+            return any(fnmatchcase(part, self.selector) for alias in aliases for part in ancestry(alias))
         if self.rank == 2:
             return isinstance(module, self.selector)
         try:
@@ -54,7 +54,7 @@ class Rule:
 
 
 def parse(rules: Any, conversion: Conversion) -> list[Rule]:
-    """Rules in order of precedence; anything that is no rule is refused."""
+    """The rules in order of precedence; raises where something is no rule."""
     if isinstance(rules, Method):
         return [
             Rule(lambda name, module, takes=takes: takes(module), method, 3, f"{type(rules).__name__}()")
@@ -98,7 +98,7 @@ def _rule(selector: Any, method: Any, model: nn.Module) -> Rule:
     )
 
 
-def _ancestry(name: str) -> Iterator[str]:
+def ancestry(name: str) -> Iterator[str]:
     """A dotted name and the names of all that contain it."""
     while name:
         yield name
@@ -106,7 +106,7 @@ def _ancestry(name: str) -> Iterator[str]:
 
 
 def no_match(rule: Rule, model: nn.Module) -> ConversionError:
-    """The error for a rule that speaks of nothing in the model, with the nearest names."""
+    """The error of a rule that matches no module, with the nearest names."""
     names = [n for n, _ in model.named_modules() if n]
     near = difflib.get_close_matches(rule.selector, names, n=3) if isinstance(rule.selector, str) else []
     kinds = sorted({type(m).__name__ for m in model.modules() if m._parameters})

@@ -1,6 +1,6 @@
-"""Cutting channels out of a plain network for good: smaller weights, smaller norm layers, the same outputs.
+"""Removing channels from a plain network: smaller weights and norm layers, the same outputs.
 
-What may go is the business of the channel graph (`leanbayes.convert.channels`); here tensors are cut.
+The channel graph (`leanbayes.convert.channels`) says which channels may be removed.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from torch.nn.modules.conv import _ConvNd
 from .. import checks
 from ..errors import ConversionError
 from ..layers.contract import option, original
+from ..layers.operations import by_input
 from ..posteriors.sparse import Sparse, SparsePoint
 from .channels import ChannelGraph, Group, Use
 
@@ -83,7 +84,7 @@ def kept_features(pairs: Pairs, keep: Keep, size: int) -> list[int]:
 
 
 def _slice_module(m: Any, into: Pairs, out: Pairs, carried: Pairs, keep: Keep) -> None:
-    """One module; the group graph says which kinds there are."""
+    """Cut one module."""
     options: dict[str, int]
     cut: Cut
     if isinstance(kind := original(m), nn.Linear):
@@ -123,7 +124,7 @@ def _per_channel(m: Any, carried: Pairs, keep: Keep) -> tuple[list[int], dict[st
 
 @torch.no_grad()
 def _apply(m: Any, cut: Cut, rows: Sequence[int], options: Mapping[str, int]) -> None:
-    """Put what is left in the place of what was there."""
+    """Replace the tensors and sizes of a module by the part that is kept."""
     if "posteriors" in m._modules:
         m.posteriors["weight"] = sparse_part(m.posteriors["weight"], cut)
         described = m.shell
@@ -212,21 +213,13 @@ def scale_inputs_(module: nn.Module, scale: Tensor) -> None:
     >>> layer.weight.data
     tensor([[0.5000, 2.0000]])
     """
-    kind: Any = original(module)
     q: Any = module.posteriors["weight"] if "posteriors" in module._modules else None  # type: ignore[index]
     shape: Any = module.weight.shape if q is None else q.shape
-    tail = (1,) * (len(shape) - 2)
-    if isinstance(kind, nn.Linear):
-        by_input = scale.expand(shape)
-    elif kind.transposed:
-        by_input = scale.view(-1, 1, *tail).expand(shape)
-    else:
-        grouped = scale.view(kind.groups, -1).repeat_interleave(shape[0] // kind.groups, 0)
-        by_input = grouped.view(*grouped.shape, *tail).expand(shape)
+    factors = by_input(original(module), scale, shape)
     if q is None:
-        module.weight.mul_(by_input)  # type: ignore[operator]
+        module.weight.mul_(factors)  # type: ignore[operator]
     else:
-        q.loc.mul_(by_input.reshape(-1)[q.index.long()])
+        q.loc.mul_(factors.reshape(-1)[q.index.long()])
 
 
 def sparse_part(q: Sparse, cut: Cut) -> SparsePoint:

@@ -17,15 +17,10 @@ def plan_table(plan: Plan, width: int = 120) -> str:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False)
-    for column, justify in (
-        ("module", "left"),
-        ("type", "left"),
-        ("becomes", "left"),
-        ("why", "left"),
-        ("parameters", "right"),
-        ("after", "right"),
-    ):
-        table.add_column(column, justify=justify, overflow="fold")  # type: ignore[arg-type]
+    for column in ("module", "type", "becomes", "why"):
+        table.add_column(column, overflow="fold")
+    for column in ("parameters", "after"):
+        table.add_column(column, justify="right", overflow="fold")
     for e in plan.entries:
         name = e.name if not e.aliases else f"{e.name} (= {', '.join(e.aliases)})"
         becomes = "-" if e.method is None else type(e.method).__name__

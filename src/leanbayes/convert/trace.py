@@ -1,7 +1,7 @@
-"""What a model does, as a list of steps: which modules and operations run, on whose results, with which shapes.
+"""`trace`: the forward pass of a model as a list of steps, each a module or operation with its arguments.
 
 torch.fx traces symbolically and needs no input; where it fails (control flow that looks at shapes, say) torch.export
-traces with an example input. Both end in the same steps, so that nobody else needs to know which one it was.
+traces with an example input. Both give the same steps.
 """
 
 from __future__ import annotations
@@ -217,16 +217,20 @@ def _export_steps(model: nn.Module, bound: inspect.BoundArguments) -> list[Step]
         elif node.op == "output":
             kind, name = "output", "output"
         else:
-            packet = getattr(node.target, "overloadpacket", node.target)
-            known = getattr(node.target, "namespace", "aten") == "aten"
-            name = getattr(packet, "__name__", str(packet))
-            kind, name = "op", _plain(name) if known else f"?{name}"
+            kind, name = "op", _export_name(node.target)
             owner = _owner(model, name, [attributes[n.name] for n in node.all_input_nodes if n.name in attributes])
             if owner is not None:
                 kind, name, kwargs = "module", first_names[id(model.get_submodule(owner))], {}
                 args = tuple(n for n in node.all_input_nodes if n.name not in attributes)
         steps.append(Step(node, kind, name, tuple(args), dict(kwargs), shape))  # type: ignore[arg-type]
     return steps
+
+
+def _export_name(target: Any) -> str:
+    if isinstance(target, torch._ops.OpOverload):
+        name = target.overloadpacket.__name__
+        return _plain(name) if target.namespace == "aten" else f"?{name}"
+    return f"?{target.__name__}" if isinstance(target, torch._ops.HigherOrderOperator) else _plain(target.__name__)
 
 
 def _owner(model: nn.Module, operation: str, attributes: list[str]) -> str | None:

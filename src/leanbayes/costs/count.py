@@ -160,7 +160,7 @@ def _layers(
             macs=round(sum(macs[member] for member in members) / batch_size),
             bytes=sum(t.numel() * t.itemsize for t in (*parameters, *buffers)),
             passes=max(map(_passes, members)),
-            path=next(filter(None, map(_path, members)), ""),
+            path=next(filter(None, (_path(member, called=macs[member] > 0) for member in members)), ""),
         )
         if row.bytes or row.macs:
             yield row
@@ -168,7 +168,7 @@ def _layers(
 
 @contextlib.contextmanager
 def _shapes_known(model: nn.Module, inputs: Any) -> Iterator[None]:
-    """Run a block in which masks whose shape only an input tells know it."""
+    """Run a block in which masks whose shape depends on the input know it."""
     unknown = [site for site in _sites(model) if site.learns_shape and not site.shapes]
     if unknown:
         with undisturbed(model), watching(lambda site: None):
@@ -192,11 +192,13 @@ def _passes(module: nn.Module) -> int:
     return 2 if noisy and isinstance(module, BayesLayer) and module.estimator in ("local", "flipout") else 1
 
 
-def _path(module: nn.Module) -> str:
+def _path(module: nn.Module, called: bool) -> str:
     """Which way a layer with a sparse weight computes."""
     weight = module.posterior("weight") if isinstance(module, BayesLayer) else None
     if weight is None or not weight.is_sparse or not isinstance(module, BayesLayer):
         return ""
+    if not called:
+        return "dense: its weight is read by another module, which does not call it"
     return "compiled" if (why := unsuitable(module)) is None else f"dense: {why}"
 
 
@@ -206,8 +208,8 @@ def _active(members: list[nn.Module], seen: set[int], kept: Share) -> int:
     for member in members:
         if member in answered:
             continue
-        ask = option(member, "active_parameters")  # of any module that can say so, a user's too
-        number = None if ask is None else ask()
+        counter = option(member, "active_parameters")  # of any module that can say so, a user's too
+        number = None if counter is None else counter()
         if number is not None:
             own = _new(member.parameters(), seen)
             answered.update(member.modules())

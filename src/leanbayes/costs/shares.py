@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
-from ..layers.contract import option, original
+from ..layers.contract import features
 from ..ordering.unit import units
 
 
@@ -40,12 +40,4 @@ def shares(model: nn.Module, masked: bool = False) -> dict[nn.Module, Share]:
             if (count := features(module, side)) is not None:  # groups of channels may lie side by side in a layer
                 share = found.setdefault(module, Share())
                 vars(share)[side] -= dropped * use.block / count
-    return found
-
-
-def features(module: nn.Module, side: str) -> int | None:
-    """How many "outputs" or "inputs" a layer has, by the names that torch gives them; None where it does not say."""
-    names = ("in_features", "in_channels") if side == "inputs" else ("out_features", "out_channels", "embedding_dim")
-    shell = original(module)
-    found: int | None = option(shell, *names, "num_features")
     return found

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from .lidc import read_lidc as read_lidc
     from .loading import load as load
     from .medmnist import read_medmnist as read_medmnist
+    from .preparation import Preparation as Preparation
+    from .reading import read as read
     from .svhn import read_svhn as read_svhn
     from .uci import read_uci as read_uci
 
@@ -30,6 +32,8 @@ __getattr__, __dir__, __all__ = attach(
         "lidc": "read_lidc",
         "loading": "load",
         "medmnist": "read_medmnist",
+        "preparation": "Preparation",
+        "reading": "read",
         "svhn": "read_svhn",
         "uci": "read_uci",
     },

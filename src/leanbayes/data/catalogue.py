@@ -1,46 +1,28 @@
-"""What data sets exist, what each is in one line, and which file builds it; no torch and no numpy here."""
+"""The data sets by name, from the table catalogue.toml beside this file. No torch and no numpy here."""
 
 from __future__ import annotations
 
 import difflib
-from typing import NamedTuple
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from ..errors import DataError
 
 
 class Entry(NamedTuple):
-    """A line of the catalogue: `module` is the file of this folder whose ``build(request)`` reads the set."""
+    """A data set: the module of this folder whose ``build(request)`` reads it, and facts about its files."""
 
     module: str
     description: str
+    facts: dict[str, Any]
 
 
-_ENTRIES = {
-    "digits": Entry("digits", "1,797 handwritten digits, 8x8 grey, 10 classes; embedded, the default"),
-    "not-digits/letters": Entry(
-        "notdigits", "360 letters drawn with the digits' own pre-processing; embedded, no labels"
-    ),
-    "not-digits/noise": Entry("notdigits", "360 images of uniform noise, 8x8; embedded, no labels"),
-    "not-digits/photos": Entry("notdigits", "360 patches of two photographs, 8x8 grey; embedded, no labels"),
-    "not-digits/shuffled": Entry("notdigits", "360 test digits, the pixels of each shuffled; embedded, no labels"),
-    "mnist": Entry("idx", "MNIST: 60,000 + 10,000 handwritten digits, 28x28 grey, 10 classes"),
-    "fashion-mnist": Entry("idx", "Fashion-MNIST: 60,000 + 10,000 articles of clothing, 28x28 grey, 10 classes"),
-    "kmnist": Entry("idx", "Kuzushiji-MNIST: 60,000 + 10,000 cursive characters, 28x28 grey, 10 classes"),
-    "cifar10": Entry("cifar", "CIFAR-10: 50,000 + 10,000 photographs, 32x32 colour, 10 classes"),
-    "cifar100": Entry("cifar", "CIFAR-100: 50,000 + 10,000 photographs, 32x32 colour, 100 classes"),
-    "svhn": Entry("svhn", "SVHN: 73,257 + 26,032 house-number digits, 32x32 colour, 10 classes; non-commercial use"),
-    "pneumoniamnist": Entry("medmnist", "PneumoniaMNIST: 4,708 + 524 + 624 chest X-rays, 28x28 grey, 2 classes"),
-    "lidc": Entry("lidc", "LIDC: lung nodules, 64x64 grey, masks by four annotators; needs your own lidc64.npz"),
-    "uci/boston": Entry("uci", "UCI Boston housing: 506 rows, 13 features, 20 published splits"),
-    "uci/concrete": Entry("uci", "UCI concrete strength: 1,030 rows, 8 features, 20 published splits"),
-    "uci/energy": Entry("uci", "UCI energy efficiency: 768 rows, 8 features, 20 published splits"),
-    "uci/kin8nm": Entry("uci", "Kin8nm robot arm: 8,192 rows, 8 features, 20 published splits"),
-    "uci/naval": Entry("uci", "UCI naval propulsion: 11,934 rows, 16 features, 20 published splits"),
-    "uci/power": Entry("uci", "UCI power plant: 9,568 rows, 4 features, 20 published splits"),
-    "uci/protein": Entry("uci", "UCI protein structure: 45,730 rows, 9 features, 5 published splits"),
-    "uci/wine": Entry("uci", "UCI red wine quality: 1,599 rows, 11 features, 20 published splits"),
-    "uci/yacht": Entry("uci", "UCI yacht hydrodynamics: 308 rows, 6 features, 20 published splits"),
-}
+@cache
+def _entries() -> dict[str, Entry]:
+    table = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+    return {name: Entry(facts.pop("module"), facts.pop("description"), facts) for name, facts in table.items()}
 
 
 def names() -> dict[str, str]:
@@ -49,23 +31,23 @@ def names() -> dict[str, str]:
     >>> names()["digits"]
     '1,797 handwritten digits, 8x8 grey, 10 classes; embedded, the default'
     """
-    return {name: entry.description for name, entry in _ENTRIES.items()}
+    return {name: entry.description for name, entry in _entries().items()}
 
 
 def entry(name: str) -> Entry:
-    """The catalogue's line for a name; an unknown one is refused with the closest known.
+    """The entry of a data set; an unknown name is refused, with the closest known one.
 
     >>> entry("CIFAR-10")
     Traceback (most recent call last):
     leanbayes.errors.DataError: expected the name of a data set, received 'CIFAR-10'; did you mean 'cifar10'? ...
     """
-    if isinstance(name, str) and name in _ENTRIES:
-        return _ENTRIES[name]
+    if isinstance(name, str) and name in _entries():
+        return _entries()[name]
     # People write FashionMNIST, fashion_mnist, CIFAR-10: spelling is compared without case and punctuation.
-    plain = {_plain(known): known for known in _ENTRIES}
+    plain = {_plain(known): known for known in _entries()}
     close = difflib.get_close_matches(_plain(str(name)), plain, n=1)
     hint = f"did you mean {plain[close[0]]!r}? " if close else ""
-    raise DataError(f"expected the name of a data set, received {name!r}; {hint}known: {', '.join(_ENTRIES)}")
+    raise DataError(f"expected the name of a data set, received {name!r}; {hint}known: {', '.join(_entries())}")
 
 
 def _plain(name: str) -> str:

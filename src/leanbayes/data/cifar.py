@@ -7,7 +7,7 @@ import os
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import IO, Any, cast
 
 import numpy as np
 
@@ -15,43 +15,9 @@ from ..errors import DataError
 from .arrays import Arrays, check_images, check_labels
 from .download import Remote
 from .files import Request, find
-from .limits import Bounded, open_regular, read_whole, unpacked
+from .limits import Bounded, open_packed, read_whole
 from .pickles import read_pickle
 
-
-class _Layout(NamedTuple):
-    folder: str
-    archive: str
-    md5: str
-    files: dict[str, tuple[str, ...]]
-    meta: str
-    labels: str
-    names: str
-    num_classes: int
-
-
-_LAYOUTS = {
-    "cifar10": _Layout(
-        "cifar-10-batches-py",
-        "cifar-10-python.tar.gz",
-        "c58f30108f718f92721af3b95e74349a",
-        {"train": tuple(f"data_batch_{i}" for i in range(1, 6)), "test": ("test_batch",)},
-        "batches.meta",
-        "labels",
-        "label_names",
-        10,
-    ),
-    "cifar100": _Layout(
-        "cifar-100-python",
-        "cifar-100-python.tar.gz",
-        "eb9058c3a382ffc7106e4002c42a8d85",
-        {"train": ("train",), "test": ("test",)},
-        "meta",
-        "fine_labels",
-        "fine_label_names",
-        100,
-    ),
-}
 _MOST = 192 * 2**20  # bytes of a batch; the largest, CIFAR-100's training part, has 155 MB
 _MOST_UNPACKED, _MOST_MEMBERS = 256 * 2**20, 100  # of an archive; both published ones have 186 MB and 8 or fewer files
 _URL = "https://www.cs.toronto.edu/~kriz/"
@@ -79,24 +45,19 @@ def read_cifar(
 
 def build(request: Request) -> Arrays:
     """CIFAR-10 or CIFAR-100 (fine labels): images (n, 3, 32, 32), labels (n,)."""
-    layout = _LAYOUTS[request.name]
-    wanted = [part for part, asked in (("train", request.train), ("test", request.test)) if asked]
-    paths = [f"{layout.folder}/{layout.files[wanted[0]][0]}", layout.archive]
-    found = find(request, paths, Remote(layout.archive, layout.md5, (_URL + layout.archive,)))
-    source = found if found.name == layout.archive else found.parent
+    facts = request.facts
+    archive, classes = facts["archive"], facts["num_classes"]
+    paths = [f"{facts['folder']}/{facts[request.parts[0]][0]}", archive]
+    found = find(request, paths, Remote(archive, facts["md5"], (_URL + archive,)))
+    source = found if found.name == archive else found.parent
     parts = {
-        part: read_cifar(source, layout.files[part], labels=layout.labels, num_classes=layout.num_classes)
-        for part in wanted
+        part: read_cifar(source, facts[part], labels=facts["labels"], num_classes=classes) for part in request.parts
     }
-    return Arrays("classification", parts, _class_names(source, layout))
-
-
-def _class_names(source: Path, layout: _Layout) -> tuple[str, ...]:
-    ((where, content),) = _contents(source, [layout.meta])
-    names = read_pickle(content, where).get(layout.names)
-    if not (isinstance(names, list) and len(names) == layout.num_classes and all(type(n) is str for n in names)):
-        raise DataError(f"{where}: expected {layout.num_classes} class names under {layout.names!r}, received others")
-    return tuple(names)
+    ((where, content),) = _contents(source, [facts["meta"]])
+    names = read_pickle(content, where).get(facts["names"])
+    if not (isinstance(names, list) and len(names) == classes and all(type(n) is str for n in names)):
+        raise DataError(f"{where}: expected {classes} class names under {facts['names']!r}, received others")
+    return Arrays("classification", parts, tuple(names))
 
 
 def _batch(where: Path, content: bytes, key: str, num_classes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -148,22 +109,19 @@ def _damaged(source: Path, error: Exception) -> DataError:
 def _from_archive(source: Path, files: Sequence[str]) -> dict[str, bytes]:
     """Read members in one pass and in memory: nothing is unpacked to disk, so no member's path can matter."""
     found = {}
-    with open_regular(source) as raw:
-        zipped = raw.read(2) == b"\x1f\x8b"
-        raw.seek(0)
-        bounded = Bounded(
-            gzip.GzipFile(fileobj=raw) if zipped else raw, unpacked(os.fstat(raw.fileno()).st_size, _MOST_UNPACKED)
-        )
-        with tarfile.open(fileobj=cast(IO[bytes], bounded), mode="r|") as archive:
-            for count, member in enumerate(archive):
-                if count >= _MOST_MEMBERS:
-                    raise ValueError(f"more than {_MOST_MEMBERS} members")
-                name = Path(member.name).name
-                if not member.isreg() or name not in files or name in found:
-                    continue
-                # A sparse member may claim any size, and zeros are made for what it does not store.
-                if member.issparse() or not 0 <= member.size <= _MOST:
-                    raise ValueError(f"{name} of {member.size:,} bytes")
-                if (content := archive.extractfile(member)) is not None:
-                    found[name] = content.read()
+    with (
+        open_packed(source, _MOST_UNPACKED) as (file, most),
+        tarfile.open(fileobj=cast(IO[bytes], Bounded(file, most)), mode="r|") as archive,
+    ):
+        for count, member in enumerate(archive):
+            if count >= _MOST_MEMBERS:
+                raise ValueError(f"more than {_MOST_MEMBERS} members")
+            name = Path(member.name).name
+            if not member.isreg() or name not in files or name in found:
+                continue
+            # A sparse member may claim any size, and zeros are made for what it does not store.
+            if member.issparse() or not 0 <= member.size <= _MOST:
+                raise ValueError(f"{name} of {member.size:,} bytes")
+            if (content := archive.extractfile(member)) is not None:
+                found[name] = content.read()
     return found

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
+from ..checks import whole_number
 from ..errors import DataError
+from .preparation import Preparation
 
 PARTS = ("train", "val", "test")
+
+
+class Part(TensorDataset):
+    """Tensors side by side, and what the classes are called, in the attribute where torchvision has it."""
+
+    def __init__(self, *tensors: Tensor, classes: Sequence[str] = ()) -> None:
+        super().__init__(*tensors)
+        self.classes = tuple(classes)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -22,7 +32,8 @@ class DataSet:
     ``inputs * std + mean`` is the original, in [0, 1] for images ((n, channels, height, width), mean and std of shape
     (channels,)) and in its own unit for features ((n, features), mean and std of shape (features,)). Targets are
     labels (n,) int64, or for regression (n, 1) float32 with ``targets * y_std + y_mean`` the original; masks by four
-    annotators are (n, 4, height, width) bool. What is "unlabelled" has inputs alone.
+    annotators are (n, 4, height, width) bool. What is "unlabelled" has inputs alone. `preparation` is
+    what `read` learned from data of your own.
 
     >>> from leanbayes.data import load
     >>> load("digits")
@@ -38,6 +49,7 @@ class DataSet:
     std: Tensor
     y_mean: float = 0.0
     y_std: float = 1.0
+    preparation: Preparation | None = None
 
     @property
     def train(self) -> TensorDataset:
@@ -73,6 +85,19 @@ class DataSet:
         return f"DataSet({self.name!r}, {self.task}: {sizes}; inputs {self.input_shape}{classes})"
 
 
+def class_names(data: Any) -> tuple[str, ...]:
+    """What the classes of a data set are called, where it says so as torchvision's do, in ``classes``.
+
+    >>> class_names(DataLoader(Part(torch.zeros(2, 1), classes=("cat", "dog"))))
+    ('cat', 'dog')
+    """
+    while isinstance(data, (DataLoader, Subset)):
+        data = data.dataset
+    names = vars(data).get("classes") if isinstance(data, Dataset) else None
+    fine = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
+    return tuple(names) if fine else ()  # type: ignore[arg-type]
+
+
 def loaders(
     dataset: DataSet, batch_size: int = 128, *, seed: int = 0, num_workers: int = 0
 ) -> dict[str, DataLoader[Any]]:
@@ -84,10 +109,11 @@ def loaders(
     >>> inputs.shape, targets.shape
     (torch.Size([64, 1, 8, 8]), torch.Size([64]))
     """
-    if type(batch_size) is not int or batch_size < 1:
-        raise DataError(f"expected batch_size as a whole number of 1 or more, received {batch_size!r}")
+    whole_number("batch_size", batch_size, error=DataError)
     return {
-        name: DataLoader(
+        name: part
+        if isinstance(part, DataLoader)  # of a function of the user's own
+        else DataLoader(
             part,
             batch_size=batch_size,
             shuffle=name == "train",

@@ -6,8 +6,10 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ..errors import DataError
+from .catalogue import entry
 from .download import Remote, cache, fetch
 
 VARIABLE = "LEANBAYES_DATA"
@@ -15,7 +17,7 @@ VARIABLE = "LEANBAYES_DATA"
 
 @dataclass(frozen=True)
 class Request:
-    """What `load` was asked for, as far as builders need it: `train` and `test` say which of the two to read."""
+    """The arguments of `load` that builders need; `train` and `test` say which of the two to read."""
 
     name: str
     root: str | os.PathLike[str] | None = None
@@ -23,6 +25,16 @@ class Request:
     train: bool = True
     test: bool = True
     split: int = 0
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The parts to read."""
+        return ("train",) * self.train + ("test",) * self.test
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the catalogue has about the files."""
+        return entry(self.name).facts
 
 
 def find(request: Request, paths: Sequence[str], remote: Remote | None) -> Path:

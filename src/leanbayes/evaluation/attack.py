@@ -16,26 +16,27 @@ from torch import Tensor, nn
 
 from .. import feed
 from ..config import to_dict
-from ..errors import EvaluationError
+from ..errors import DataError, EvaluationError
 from ..eval_mode import undisturbed
 from ..likelihoods import Likelihood
 from ..prediction import predict, resolve_task
 from ..prediction.engine import Engine
 from ..sampling import mix
-from . import attack_start as at
 from .attack_gradients import frozen, gradient
 from .configs import Attack as Attack
 from .metrics import checks
 from .pixels import Pixels
 from .progress import Bar
 
+_TARGET, _START = -1, -2  # keys of random numbers, apart from those of iterations
+
 
 @dataclass(frozen=True)
 class Trace:
     """What an attack did to N data in T iterations; row 0 is before it.
 
-    success: the predictive says the target class (targeted) or another than the true one, (T + 1, N) of booleans.
-    correct: the predictive says the true class, (T + 1, N); entropy: of the predictive in nats, (T + 1, N).
+    success: the predicted class is the target (targeted) or another than the true one, (T + 1, N) of booleans.
+    correct: the predicted class is the true one, (T + 1, N); entropy: of the predictive in nats, (T + 1, N).
     adversarial: the attacked inputs, as the model reads them, (N, C, H, W).
     targets: the class aimed at; the true one, which it leads away from, where untargeted, (N,).
     """
@@ -83,14 +84,14 @@ def attack(
     (1.0, 6)
     """
     config = Attack() if config is None else config
-    meaning = resolve_task(model, task)
+    likelihood = resolve_task(model, task)
 
     def traces(bar: Bar) -> Iterator[Trace]:
         for start, inputs, labels in feed.slices(loader, feed.ROWS, config.limit):
             count = len(labels)
             bar.stage(f"attack: images {start + 1} to {start + count}")
             yield perturb(
-                model, inputs, labels, config=config, pixels=pixels, meaning=meaning, start=start,
+                model, inputs, labels, config=config, pixels=pixels, likelihood=likelihood, start=start,
                 tick=lambda iteration, count=count: bar.advance(count),  # type: ignore[misc]
             )  # fmt: skip
 
@@ -101,54 +102,54 @@ def attack(
 
 
 def perturb(
-    model: nn.Module, inputs: Tensor, labels: Tensor, *, config: Attack, pixels: Pixels, meaning: Likelihood,
+    model: nn.Module, inputs: Tensor, labels: Tensor, *, config: Attack, pixels: Pixels, likelihood: Likelihood,
     start: int = 0, targets: Tensor | None = None, tick: Callable[[int], None] | None = None,
 ) -> Trace:  # fmt: skip
-    """Attack a batch of images (N, C, H, W) with labels (N,) and write down what the model says at every iteration.
+    """Attack a batch of images (N, C, H, W) with labels (N,) and record the predictions at every iteration.
 
-    meaning: what the outputs mean, as `predict.resolve_task` finds it. targets: classes to aim at, in place of
-    ``config.target``. tick: told the number of every iteration that is done.
+    likelihood: that of the model, as `prediction.resolve_task` finds it. targets: classes to aim at, in place of
+    ``config.target``. tick: called with the number of every iteration.
     start: the number of the first datum. Random targets and starts are keyed by (seed, number of the datum), the noise
     of the networks by (seed, iteration, site, sample), so that neither depends on the size of the batch.
 
     The model is as it was afterwards: its gradients, modes, statistics, and torch's random state.
     """
-    images = at.images_of(model, inputs, start)
-    clean = at.clean_pixels(images, pixels, start)
+    images = _images_of(model, inputs, start)
+    clean = _clean_pixels(images, pixels, start)
     targeted, networks = config.targeted, config.evaluate_samples or config.samples
 
-    def ask(images: Tensor) -> tuple[Tensor, Tensor]:
-        said = predict(model, images, networks, config.seed, task=meaning, mean_only=config.mean_only)
-        if said.task != "classification":
-            raise EvaluationError(f"attack: expected a task of classification, received {said.task!r}")
-        return said.probs, said.entropy
+    def predicted(images: Tensor) -> tuple[Tensor, Tensor]:
+        found = predict(model, images, networks, config.seed, task=likelihood, mean_only=config.mean_only)
+        if found.task != "classification":
+            raise EvaluationError(f"attack: expected a task of classification, received {found.task!r}")
+        return found.probs, found.entropy
 
-    probs, entropy = ask(images)
+    probs, entropy = predicted(images)
     _, labels = checks.classification(probs, labels, start=start)
     if not targeted and targets is not None:
         raise EvaluationError("targets: expected none for an untargeted attack; try Attack(targeted=True)")
     if not targeted:
         classes = labels
     elif targets is None:
-        classes = at.chosen_targets(probs, labels, config, start)
+        classes = _chosen_targets(probs, labels, config, start)
     else:
-        classes = at.given_targets(probs, labels, targets, start)
+        classes = _given_targets(probs, labels, targets, start)
     rows = [(probs.argmax(1), entropy)]
     step, reach = config.step / config.scale, 1.0 if config.epsilon is None else config.epsilon / config.scale
     current, low, high = clean, (clean - reach).clamp(0, 1), (clean + reach).clamp(0, 1)
     engine = Engine(model, config.samples, config.seed, mean_only=config.mean_only)
     with undisturbed(model), frozen(model):
         if config.random_start and config.iterations:
-            current = at.random_start(clean, reach, config.seed, start)
+            current = _random_start(clean, reach, config.seed, start)
             images = pixels.to_inputs(current).to(inputs.dtype)
         for iteration in range(1, config.iterations + 1):
             engine.seed = mix(config.seed, iteration)
             # std is positive: the sign with respect to the inputs is the sign with respect to the pixels
-            slope = checks.finite(gradient(engine, meaning, images, classes, config.objective), "gradient", start)
+            slope = checks.finite(gradient(engine, likelihood, images, classes, config.objective), "gradient", start)
             move = step * slope.sign().to(current)
             current = (current + move if targeted else current - move).maximum(low).minimum(high)
             images = pixels.to_inputs(current).to(inputs.dtype)
-            probs, entropy = ask(images)
+            probs, entropy = predicted(images)
             rows.append((probs.argmax(1), entropy))
             if tick is not None:
                 tick(iteration)
@@ -172,6 +173,55 @@ def summary(traces: Iterable[Trace], config: Attack) -> tuple[dict[str, float], 
 
 
 def _trace(rows: list[tuple[Tensor, Tensor]], labels: Tensor, classes: Tensor, images: Tensor, targeted: bool) -> Trace:
-    said, entropy = (torch.stack(column) for column in zip(*rows, strict=True))
-    hit = said == classes if targeted else said != labels
-    return Trace(hit.cpu(), (said == labels).cpu(), entropy.cpu(), images.detach(), classes.cpu())
+    top, entropy = (torch.stack(column) for column in zip(*rows, strict=True))
+    hit = top == classes if targeted else top != labels
+    return Trace(hit.cpu(), (top == labels).cpu(), entropy.cpu(), images.detach(), classes.cpu())
+
+
+def _images_of(model: nn.Module, inputs: Any, start: int) -> Tensor:
+    """The inputs on the model's device, if they are images of finite numbers."""
+    if not isinstance(inputs, Tensor) or not inputs.is_floating_point():
+        got = inputs.dtype if isinstance(inputs, Tensor) else type(inputs).__name__
+        raise DataError(f"attack: expected a floating-point tensor of images (N, C, H, W), received {got}")
+    checks.nonempty(len(inputs), "inputs")
+    checks.finite(inputs, "inputs", start)
+    return inputs.detach().to(next((p.device for p in model.parameters()), inputs.device))
+
+
+def _clean_pixels(images: Tensor, pixels: Pixels, start: int) -> Tensor:
+    """The images as pixels in [0, 1], in single precision at least: a step may be smaller than half precision sees."""
+    clean = pixels.to_pixels(images.float() if images.dtype.itemsize < 4 else images)
+    outside = ((clean < -0.01) | (clean > 1.01)).flatten(1).any(1)
+    if bool(outside.any()):
+        worst = int(outside.nonzero()[0, 0])
+        raise DataError(
+            f"inputs[{start + worst}]: expected pixels in [0, 1] once {pixels} is undone, received "
+            f"{float(clean[worst].min()):.4g} to {float(clean[worst].max()):.4g}; give the mean and std that the "
+            f"images were normalised with: Pixels(mean=(...), std=(...))"
+        )
+    return clean.clamp(0, 1)
+
+
+def _chosen_targets(probs: Tensor, labels: Tensor, config: Attack, start: int) -> Tensor:
+    """Another class than the true one for each datum: by its number, or the least likely of the others."""
+    classes = probs.shape[1]
+    if config.target == "least_likely":
+        return probs.scatter(1, labels.unsqueeze(1), 2.0).argmin(1)
+    shifts = [1 + mix(config.seed, _TARGET, start + row) % (classes - 1) for row in range(len(labels))]
+    return (labels + labels.new_tensor(shifts)) % classes
+
+
+def _given_targets(probs: Tensor, labels: Tensor, targets: Tensor, start: int) -> Tensor:
+    """Classes to aim at, checked to be classes and others than the true ones."""
+    _, classes = checks.classification(probs, targets, start=start)
+    if bool((same := classes == labels).any()):
+        row = int(same.nonzero()[0, 0])
+        raise EvaluationError(f"targets[{start + row}]: expected another class than the label, received {labels[row]}")
+    return classes
+
+
+def _random_start(clean: Tensor, reach: float, seed: int, start: int) -> Tensor:
+    """Somewhere within reach of each image, uniformly, by the number of the datum."""
+    each = [torch.Generator().manual_seed(mix(seed, _START, start + row)) for row in range(len(clean))]
+    noise = torch.stack([torch.rand(clean.shape[1:], generator=g, dtype=clean.dtype) for g in each])
+    return (clean + reach * (2 * noise - 1).to(clean.device)).clamp(0, 1)

@@ -38,7 +38,7 @@ def frozen(model: nn.Module) -> Iterator[None]:
 
 
 def gradient(
-    engine: Engine, meaning: Likelihood, inputs: Tensor, classes: Tensor, objective: str = "predictive"
+    engine: Engine, likelihood: Likelihood, inputs: Tensor, classes: Tensor, objective: str = "predictive"
 ) -> Tensor:
     r"""The gradient of log p(class | x) with respect to x, through the samples of an engine.
 
@@ -67,7 +67,7 @@ def gradient(
             labels = classes[start : start + len(block)]
             total = mass = largest = torch.empty(0)
             for number, outputs in enumerate(groups):
-                log_probs = _log_probs(meaning, outputs, labels)
+                log_probs = _log_probs(likelihood, outputs, labels)
                 if not number:
                     total, mass = torch.zeros_like(block), torch.zeros_like(log_probs[0])
                     largest = torch.full_like(mass, -torch.inf if objective == "predictive" else 0.0)
@@ -81,13 +81,13 @@ def gradient(
     return torch.cat(parts).detach()
 
 
-def _log_probs(meaning: Likelihood, outputs: Tensor, labels: Tensor) -> Tensor:
+def _log_probs(likelihood: Likelihood, outputs: Tensor, labels: Tensor) -> Tensor:
     """log p_s of each datum's class, (samples, data), from outputs (samples, data, ...)."""
     # in double: 1 - p of a confident network is rounded to 0 in single precision, which would mask its gradient
     if outputs.device.type != "mps":
         outputs = outputs.double()
     samples, data = outputs.shape[:2]
-    return meaning.log_prob(outputs.flatten(0, 1), labels.repeat(samples)).reshape(samples, data)
+    return likelihood.log_prob(outputs.flatten(0, 1), labels.repeat(samples)).reshape(samples, data)
 
 
 def _pull(log_probs: Tensor, weights: Tensor, block: Tensor) -> Tensor:

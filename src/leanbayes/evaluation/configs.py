@@ -32,11 +32,12 @@ class Attack:
     epsilon: the most that any pixel may change; None for no bound but that of a pixel, as in the paper.
     target: "random" (another class than the true one, by the number of the datum) or "least_likely" (at first).
     samples: networks whose gradients are used in an iteration; each iteration draws new ones.
-    evaluate_samples: networks that are asked after each iteration; None for as many. The same ones every time, so that
+    evaluate_samples: samples of the prediction after each iteration; None for as many. The same ones every time, so
+    that
         attacked and clean data are compared on equal terms, and never those whose gradients were used.
     objective: "predictive" is the formula above, of the very quantity the model is judged by; "mean_log" averages
         log p(t | x, W_s) instead (expectation over transformation). Neither is always the stronger: try both.
-    mean_only: attack and ask the network at the posterior means: the deterministic procedure.
+    mean_only: attack and predict with the network at the posterior means: the deterministic procedure.
     limit: the most data attacked; None for all.
 
     >>> Attack(targeted=False, step=8, iterations=1, epsilon=8).samples  # FGSM at 8/255
@@ -104,10 +105,5 @@ class Corruptions:
                 raise ConfigError(f"Corruptions.{field}: expected each once, received {checks.short(values)}")
         if not self.severities:
             raise ConfigError("Corruptions.severities: expected some of 1 to 5, received none")
-        for field, least in (("limit", 1), ("seed", 0)):
-            value = vars(self)[field]
-            if type(value) is not int or value < least:
-                if field == "limit" and value is None:
-                    continue
-                what = f"a whole number of {least} or more" + (", or None" if field == "limit" else "")
-                raise ConfigError(f"Corruptions.{field}: expected {what}, received {checks.short(value)}")
+        check_whole(self, "limit", optional=True, hint="or None for all data")
+        check_whole(self, "seed", at_least=0)

@@ -1,4 +1,4 @@
-"""Does it hold up when the data shift: which corruptions, their batches, and their errors against a reference."""
+"""Evaluation under corruption: which corruptions, their batches, and corruption errors against a reference."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def summary(
 
 
 def reference_errors(reference: Evaluation, wanted: Iterable[Cell]) -> tuple[dict[Cell, float], float]:
-    """The errors of a reference in the wanted cells, and its clean error; cheap, so ask before the sweep.
+    """The errors of a reference in the wanted cells, and its clean error.
 
     >>> from leanbayes.evaluation.result import Evaluation
     >>> rows = [{"corruption": "fog", "severity": 1, "accuracy": 0.75}]

@@ -96,7 +96,7 @@ def evaluate_generation(
     importance = checks.whole_number("importance", importance, at_least=0, error=EvaluationError)
     generated = checks.whole_number("generated", generated, at_least=0, error=EvaluationError)
     seed = checks.seed(seed, error=EvaluationError)
-    meaning = model.likelihood(task)
+    likelihood = model.likelihood(task)
     if bool(generated) != (extractor is not None):
         raise EvaluationError("generated and extractor: expected both or neither; generated=1000, extractor=network")
     wanted = lengths_of(model, lengths if is_ordered(model) else (lengths or (model.code.size,)))
@@ -113,15 +113,15 @@ def evaluate_generation(
         row: dict[str, float] = {"length": length}
         with at_length(model, length):
             if model.code.has_density:
-                row |= bounds(model, meaning, x, samples, importance, seed)
-            row["mse"] = float((model.reconstruct(x, task=meaning) - x).double().square().mean())
+                row |= bounds(model, likelihood, x, samples, importance, seed)
+            row["mse"] = float((model.reconstruct(x, task=likelihood) - x).double().square().mean())
             if extractor is not None and real is not None:
-                made = features_of(extractor, model.sample(generated, seed=seed, task=meaning))
+                made = features_of(extractor, model.sample(generated, seed=seed, task=likelihood))
                 row[f"feature distance ({name})"] = frechet_distance(real, made)
                 row |= manifold_metrics(real, made, k)
         rows.append(row)
     settings = {"samples": samples, "importance": importance, "generated": generated, "extractor": name, "k": k}
-    return Generation(rows, {**settings, "seed": seed, "data": len(x), "likelihood": str(meaning)})
+    return Generation(rows, {**settings, "seed": seed, "data": len(x), "likelihood": str(likelihood)})
 
 
 def is_ordered(model: Autoencoder) -> bool:
@@ -144,7 +144,7 @@ def at_length(model: Autoencoder, length: int) -> Iterator[None]:
 
 
 def bounds(
-    model: Autoencoder, meaning: Likelihood, x: Tensor, samples: int = 1, importance: int = 0, seed: int = 0
+    model: Autoencoder, likelihood: Likelihood, x: Tensor, samples: int = 1, importance: int = 0, seed: int = 0
 ) -> dict[str, float]:
     """The ELBO, its terms, and the importance-weighted bound, of the codes that the model draws as it is set.
 
@@ -159,13 +159,13 @@ def bounds(
             features = model.features(block)
             for _ in range(samples):
                 code, kl = model.code(features)
-                nll = -meaning.log_prob(model.decoder(code), block)
+                nll = -likelihood.log_prob(model.decoder(code), block)
                 sums[0] += nll.double().sum().cpu() / samples
                 sums[1] += kl.double().sum().cpu() / samples
             weights = []
             for _ in range(importance):
                 code, ratio = model.code.weighted(features)
-                weights.append((meaning.log_prob(model.decoder(code), block) + ratio).double())
+                weights.append((likelihood.log_prob(model.decoder(code), block) + ratio).double())
             if weights:
                 bound = torch.stack(weights).logsumexp(0) - math.log(importance)
                 sums[2] += bound.sum().cpu()

@@ -1,4 +1,4 @@
-"""Where a model's inputs stand to the pixels they came from: corruption and attack work on pixels, models on inputs."""
+"""How inputs were made from pixels: corruptions and attacks work on pixels, models on inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One bar over a whole evaluation: the stage it is at, how far all of it is, how long the rest will take."""
+"""The progress bar of a whole evaluation: its stage, the share that is done, the time that is left."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 
 class Bar:
-    """A rich progress bar on stderr, or nothing where it is not wanted or nobody is looking.
+    """A rich progress bar on stderr, or nothing if it is not wanted or stderr is no terminal.
 
-    Work is counted in data that a network has looked at; what was not foreseen makes the total grow.
+    Work is counted in data; the total grows if there is more of it than expected.
 
     >>> with Bar(shown=False) as bar:
     ...     bar.expect(100)
@@ -19,7 +19,7 @@ class Bar:
 
     def __init__(self, *, shown: bool) -> None:
         self.progress: Any = None
-        self.total = self.behind = 0.0
+        self.total = self.done = 0.0
         if not shown:
             return
         from rich.console import Console
@@ -42,7 +42,7 @@ class Bar:
             self.progress.stop()
 
     def expect(self, amount: float | None) -> None:
-        """Add work to come; None where nobody knows how much."""
+        """Add to the total; None where the amount is unknown."""
         self.total += amount or 0
 
     def stage(self, name: str) -> None:
@@ -51,8 +51,8 @@ class Bar:
             self.progress.update(self.task, description=name, total=self.total or None)
 
     def advance(self, amount: float) -> None:
-        """Work that is behind us."""
-        self.behind += amount
-        self.total = max(self.total, self.behind)
+        """Add to the work that is done."""
+        self.done += amount
+        self.total = max(self.total, self.done)
         if self.progress is not None:
-            self.progress.update(self.task, completed=self.behind, total=self.total)
+            self.progress.update(self.task, completed=self.done, total=self.total)

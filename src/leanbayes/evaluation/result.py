@@ -1,13 +1,14 @@
-"""What an evaluation found: plain numbers and lists that print, compare, and survive a trip through JSON."""
+"""The result of an evaluation: plain numbers and lists that can be printed, compared, saved and loaded."""
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import math
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from .. import checks, files
 from ..errors import EvaluationError
@@ -21,12 +22,54 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
 
 
-@dataclasses.dataclass(frozen=True)
-class Evaluation:
+class _Result(abc.ABC):
+    """What prints as a table, and can be saved as JSON and as a page."""
+
+    @abc.abstractmethod
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form; what is not finite becomes None."""
+
+    @classmethod
+    @abc.abstractmethod
+    def from_dict(cls, data: Any) -> Self:
+        """The result that `to_dict` wrote; anything foreign is refused."""
+
+    @abc.abstractmethod
+    def _models(self) -> tuple[Evaluation, ...]:
+        """The evaluations that a page shows."""
+
+    @abc.abstractmethod
+    def __rich__(self) -> RenderableType: ...
+
+    def __repr__(self) -> str:
+        return str(self)
+
+    def __str__(self) -> str:
+        return as_text(self.__rich__())
+
+    def save_json(self, path: str | os.PathLike[str]) -> Path:
+        """Write the JSON form, whole or not at all."""
+        return plain.save(path, self.to_dict())
+
+    @classmethod
+    def load_json(cls, path: str | os.PathLike[str]) -> Self:
+        """Read what `save_json` wrote."""
+        return cls.from_dict(plain.load(path))
+
+    def save_html(self, path: str | os.PathLike[str]) -> Path:
+        """Write one self-contained HTML page: summary, table, plots, cost, and how to get it again."""
+        path = checks.path("path", path, error=EvaluationError)
+        require("matplotlib", "plots", "save_html")
+        return files.write_text(path, page(self._models()))
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Evaluation(_Result):
     """One model on one data set.
 
     metrics: flat, name to float: accuracy, nll, brier, confidence, ece, mce; rmse, mae, log_density, coverage.0.9,
-    width.0.9; ood.SET.SCORE.auroc, .aupr, .fpr95. Fractions, not percentages; NaN where undefined (a note says why).
+    width.0.9; ood.SET.SCORE.auroc, .aupr, .fpr95. Fractions, not percentages; NaN where undefined (a note gives the
+    reason).
     curves: what the report draws, as plain lists. cost: parameters, bytes, MACs, seconds. settings: what it takes to
     get the same numbers again. history: the rows of training, one per epoch. notes: caveats in plain words.
     replicates: metrics on resampled data (`bootstrap.replicates`), which `interval` reads; six digits are saved.
@@ -66,7 +109,7 @@ class Evaluation:
         return difference(self[metric] - other[metric], *draws, paired=paired, level=level)
 
     def interval(self, metric: str, level: float = 0.95) -> tuple[float, float] | None:
-        """Where the metric may lie, so many data being all there were: bootstrap percentiles, None without replicates.
+        """The confidence interval of a metric: bootstrap percentiles; None without replicates.
 
         >>> Evaluation("mlp", "regression", 9, {"mae": 1.0}, replicates={"mae": [0.8, 1.0, 1.2]}).interval("mae", 0.5)
         (0.9, 1.1)
@@ -74,14 +117,11 @@ class Evaluation:
         value = self[metric]
         return None if math.isnan(value) else percentile(self.replicates.get(metric, ()), level, value=value)
 
-    def __repr__(self) -> str:
-        return str(self)
-
-    def __str__(self) -> str:
-        return as_text(evaluation_table(self))
-
     def __rich__(self) -> RenderableType:
         return evaluation_table(self)
+
+    def _models(self) -> tuple[Evaluation, ...]:
+        return (self,)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form; what is not finite becomes None."""
@@ -90,7 +130,7 @@ class Evaluation:
         return {"kind": "Evaluation", "version": plain.VERSION, **plain.plain(fields)}
 
     @classmethod
-    def from_dict(cls, data: Any) -> Evaluation:
+    def from_dict(cls, data: Any) -> Self:
         """The evaluation that `to_dict` wrote; anything foreign is refused."""
         fields = plain.opened(data, "Evaluation")
         hints = {"name": str, "task": str, "count": int, "metrics": dict, "curves": dict, "cost": dict}
@@ -115,24 +155,9 @@ class Evaluation:
             replicates[name] = plain.numbers(f"replicates[{name!r}]", dict(enumerate(values)))
         return cls(**{**fields, "metrics": metrics, "replicates": replicates})
 
-    def save_json(self, path: str | os.PathLike[str]) -> Path:
-        """Write the JSON form, whole or not at all."""
-        return plain.save(path, self.to_dict())
 
-    def save_html(self, path: str | os.PathLike[str]) -> Path:
-        """Write one self-contained HTML page: summary, table, plots, cost, and how to get it again."""
-        path = checks.path("path", path, error=EvaluationError)
-        require("matplotlib", "plots", "save_html")
-        return files.write_text(path, page([self]))
-
-    @classmethod
-    def load_json(cls, path: str | os.PathLike[str]) -> Evaluation:
-        """Read what `save_json` wrote."""
-        return cls.from_dict(plain.load(path))
-
-
-@dataclasses.dataclass(frozen=True)
-class Comparison:
+@dataclasses.dataclass(frozen=True, repr=False)
+class Comparison(_Result):
     """Several models in one table and one page; made by `compare`."""
 
     evaluations: tuple[Evaluation, ...]
@@ -158,14 +183,11 @@ class Comparison:
         """
         return self[a].difference(metric, self[b], level)
 
-    def __repr__(self) -> str:
-        return str(self)
-
-    def __str__(self) -> str:
-        return as_text(comparison_table(self.evaluations))
-
     def __rich__(self) -> RenderableType:
         return comparison_table(self.evaluations)
+
+    def _models(self) -> tuple[Evaluation, ...]:
+        return self.evaluations
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
@@ -178,20 +200,6 @@ class Comparison:
         if not isinstance(rows, list):
             raise EvaluationError(f"Comparison.evaluations: expected list, received {type(rows).__name__}")
         return compare([Evaluation.from_dict(row) for row in rows])
-
-    def save_json(self, path: str | os.PathLike[str]) -> Path:
-        """Write the JSON form, whole or not at all."""
-        return plain.save(path, self.to_dict())
-
-    def save_html(self, path: str | os.PathLike[str]) -> Path:
-        """Write one self-contained HTML page with all models side by side."""
-        require("matplotlib", "plots", "save_html")
-        return files.write_text(path, page(self.evaluations))
-
-    @classmethod
-    def load_json(cls, path: str | os.PathLike[str]) -> Comparison:
-        """Read what `save_json` wrote."""
-        return cls.from_dict(plain.load(path))
 
 
 def compare(evaluations: Iterable[Evaluation] | Mapping[str, Evaluation]) -> Comparison:

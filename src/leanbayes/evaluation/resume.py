@@ -1,4 +1,4 @@
-"""An evaluation in stages, each remembered once it is done, so that one that was killed goes on where it stood.
+"""An evaluation in stages, each saved once it is done, so that an interrupted one can be resumed.
 
 Nothing here knows metrics. A stage is a name and the work behind it; its outcome is JSON and a few tensors. After every
 stage all outcomes so far are written to one file, whole or not at all (safetensors and JSON, no pickle).
@@ -20,7 +20,6 @@ from torch import Tensor, nn
 
 from .. import batches, container, feed, files
 from .._version import __version__
-from ..artifacts.target import check_target
 from ..errors import ArtifactError
 from ..fingerprint import add_bytes, add_tensor, leaves
 from .structure import structure
@@ -38,9 +37,10 @@ class Outcome:
 
 
 class Watched(batches.Watching):
-    """Data that are the same every time they are gone through, to the last value and batch, or an ArtifactError.
+    """Data that must be the same, to the last value and batch, every time they are read; an ArtifactError if they are
+    not.
 
-    name: for the message. Its ``digest`` is None until they have been gone through once.
+    name: for the message. Its ``digest`` is None until they have been read once.
 
     >>> data = Watched([torch.zeros(2), torch.ones(1)], "test data")
     >>> len(list(data)), data.digest is None
@@ -82,7 +82,7 @@ class Watched(batches.Watching):
         return [len(self._marks), self._marks[-1] if self._marks else ""] if self._whole else None
 
     def verify(self, digest: Any, path: Any) -> None:
-        """Go through the data and refuse them where a file is about others."""
+        """Read the data, and raise an ArtifactError if they are not those of the file."""
         for _ in self:
             pass
         if self.digest != digest:
@@ -93,7 +93,7 @@ class Watched(batches.Watching):
 
     def _changed(self, batch: int) -> ArtifactError:
         return ArtifactError(
-            f"resume: {self.name}: expected the same data every time they are gone through, received others in batch "
+            f"resume: {self.name}: expected the same data every time they are read, received others in batch "
             f"{batch} (from 0); take out shuffle=True and random transformations, or evaluate without resume="
         )
 
@@ -101,10 +101,10 @@ class Watched(batches.Watching):
 class Stages:
     """Runs each stage once, over all runs of the same evaluation.
 
-    path: the file that remembers; None to remember nothing. identity: what makes it the same evaluation, as JSON has
+    path: the file; None to save nothing. identity: what makes it the same evaluation, as JSON has
     it; a file with another one is refused before any work is done. data: what the stages look at. Of data that a
-    finished stage has seen the file has a digest, and they are gone through once, without the model, to compare it. The
-    file stays when all is done: the same call again answers from it. Delete it when the result is kept elsewhere.
+    finished stage has read the file has a digest, and they are read once, without the model, to compare it. The file
+    stays when all is done, and the same call returns what it holds. Delete it when the result is kept elsewhere.
 
     >>> stages = Stages(None, {})
     >>> stages.once("first", lambda: Outcome({"a": 1})).values
@@ -116,13 +116,13 @@ class Stages:
     def __init__(
         self, path: str | os.PathLike[str] | None, identity: dict[str, Any], data: Collection[Watched] = ()
     ) -> None:
-        self.path = None if path is None else Path(container.name_of(path))
+        self.path = None if path is None else Path(files.name_of(path))
         self.identity: dict[str, Any] = json.loads(json.dumps(identity))  # as it will be read back: tuples are lists
         self.outcomes: dict[str, Outcome] = {}
         self.data = data
         if self.path is None:
             return
-        check_target(self.path)
+        files.check_target(self.path)
         if not self.path.exists():
             self._write()  # a path that cannot be written is found now, not after an hour
             return
@@ -132,14 +132,14 @@ class Stages:
                 held.verify(digests[held.name], self.path)
 
     def once(self, name: str, work: Callable[[], Outcome]) -> Outcome:
-        """The outcome of a stage: remembered, or worked out now and remembered."""
+        """The outcome of a stage: read from the file, or computed and saved."""
         if name not in self.outcomes:
             self.outcomes[name] = work()
             self._write()
         return self.outcomes[name]
 
     def done(self, name: str) -> bool:
-        """Whether a stage is behind us."""
+        """Whether a stage is finished."""
         return name in self.outcomes
 
     def _write(self) -> None:
@@ -155,16 +155,18 @@ class Stages:
         files.write_bytes(self.path, container.pack(tensors, {"leanbayes": __version__, **document}))
 
 
-def identity(model: nn.Module, meaning: nn.Module, options: dict[str, Any], data: Mapping[str, Any]) -> dict[str, Any]:
-    """What makes two calls the same evaluation: the model, what its outputs mean, the options, the data, the versions.
+def identity(
+    model: nn.Module, likelihood: nn.Module, options: dict[str, Any], data: Mapping[str, Any]
+) -> dict[str, Any]:
+    """What makes two calls the same evaluation: model, likelihood, options, data and versions.
 
-    data: whatever holds data, by name; looked at, not gone through.
+    data: whatever holds data, by name; only the first batch of each is read.
     """
     return {
         "model": model_digest(model),
         "structure": structure(model),
-        "task": f"{meaning.task} {meaning}",
-        "likelihood": [model_digest(meaning), structure(meaning)],
+        "task": f"{likelihood.task} {likelihood}",
+        "likelihood": [model_digest(likelihood), structure(likelihood)],
         "options": options,
         "data": {name: [feed.length(held), start(held)] for name, held in data.items()},
         "versions": {"leanbayes": __version__, "torch": str(torch.__version__)},
@@ -172,7 +174,7 @@ def identity(model: nn.Module, meaning: nn.Module, options: dict[str, Any], data
 
 
 def start(data: Any) -> str | None:
-    """A digest of the first data of a set, of which no more is gone through; None where there are none.
+    """A digest of the first data of a set; the rest is not read. None where there are none.
 
     >>> start((torch.zeros(2, 3), torch.tensor([0, 1])))
     '64fade6733611d4b'
@@ -202,7 +204,7 @@ def model_digest(model: nn.Module) -> str:
         digest.update(f"{name}:".encode())
         if isinstance(tensor, Tensor):
             add_tensor(digest, tensor)
-        else:  # what a module of somebody's own keeps beside its tensors
+        else:  # extra state of a user's own module
             digest.update(repr(tensor).encode())
     return digest.hexdigest()
 
@@ -219,7 +221,7 @@ def _read(path: Path, identity: dict[str, Any], names: Collection[str]) -> tuple
     older = "digests" not in found  # of version 0.1, which looked at the start of the data, and not at the code
     _same(found["identity"], identity, path, ("structure", "likelihood") if older else ())
     if older:
-        return {}, {}  # the same evaluation as far as it can tell; that is not enough to answer from it
+        return {}, {}  # what it recorded is not enough to be sure that it is the same evaluation
     try:
         stages, digests = json.loads(found["stages"]), dict(found["digests"])
         outcomes = {name: _outcome(name, stage, tensors) for name, stage in stages.items()}
@@ -240,7 +242,7 @@ def _outcome(name: str, stage: dict[str, Any], tensors: dict[str, Tensor]) -> Ou
     return Outcome(stage["values"], {key: tensors[f"{name}/{key}"] for key in stage["tensors"]})
 
 
-_TOLD = {"structure": "a module (its class, options, hooks or code)", "model": "model", "likelihood": "likelihood"}
+_NOT_SHOWN = {"structure": "a module (its class, options, hooks or code)", "model": "model", "likelihood": "likelihood"}
 
 
 def _same(there: dict[str, Any], here: dict[str, Any], path: Path, without: Collection[str]) -> None:
@@ -248,15 +250,15 @@ def _same(there: dict[str, Any], here: dict[str, Any], path: Path, without: Coll
     for part in ("versions", "model", "structure", "task", "likelihood", "options", "data"):
         if part in without or there.get(part) == here.get(part):
             continue
-        what = _TOLD.get(part, part)
+        what = _NOT_SHOWN.get(part, part)
         old, new = there.get(part), here.get(part)
         if isinstance(old, dict) and isinstance(new, dict):
             key = next(k for k in [*new, *old] if old.get(k) != new.get(k))
-            what, old, new = f"{what}: {key!r}" if part in _TOLD else f"{part}: {key}", old.get(key), new.get(key)
-        told = "" if part in _TOLD else f" ({_short(old)} there, {_short(new)} here)"
+            what, old, new = f"{what}: {key!r}" if part in _NOT_SHOWN else f"{part}: {key}", old.get(key), new.get(key)
+        values = "" if part in _NOT_SHOWN else f" ({_short(old)} there, {_short(new)} here)"
         shuffled = "; data in another order at every run (shuffle=True) cannot be resumed" if part == "data" else ""
         raise ArtifactError(
-            f"resume: {path} belongs to another evaluation, its {what} differs{told}{shuffled}; "
+            f"resume: {path} belongs to another evaluation, its {what} differs{values}{shuffled}; "
             f"delete the file to start anew, or choose another path"
         )
 

@@ -1,4 +1,4 @@
-"""`evaluate`: all stages of an evaluation in turn, put together to one result."""
+"""`evaluate`: runs all stages of an evaluation and returns one result."""
 
 from __future__ import annotations
 
@@ -55,23 +55,23 @@ def evaluate(
     levels: tuple[float, ...] = LEVELS,
     ignore_index: int | None = None,
 ) -> Evaluation:
-    """Ask a model, Bayesian or not, whether it is right, whether it knows when it is not, and whether it holds up.
+    """Evaluate a model, Bayesian or not: accuracy, calibration, out-of-domain detection, robustness and cost.
 
     loader: inputs and targets, in whatever `leanbayes.batches` takes: a DataLoader, a Dataset, a tuple of tensors.
     task: as in `predict`; None means what the model was fitted for.
     samples, seed, mean_only, chunk: as in `predict`, which is called once per batch.
-    ood: loaders of data that the model should doubt, by name (targets are not looked at).
+    ood: loaders of out-of-domain data by name (targets are ignored).
     pixels: how the inputs came from pixels in [0, 1], for corruptions and attack; None where they are pixels.
-    corruptions: a sweep over spoilt images, `Corruptions()` or True; reference: the Evaluation of another model with
+    corruptions: a sweep over corrupted images, `Corruptions()` or True; reference: the Evaluation of another model with
     the same sweep, against which mCE is computed.
-    attack: an `Attack`, or True for the one of the Variance Networks paper. Unless it says how many networks are asked
-    after each iteration, they are as many as its gradients take, and no more than ``samples``.
+    attack: an `Attack`, or True for the one of the Variance Networks paper. Unless its evaluate_samples is
+    set, the prediction after each iteration has as many samples as its gradients, and no more than ``samples``.
     temperature: held-out data (not the test data) to fit one temperature on; the model stays as it is.
-    selective: accuracies one may wish for, each with the share of data that can then be answered.
+    selective: accuracies, for each of which the coverage of selective prediction is reported.
     replicates: of the bootstrap behind the confidence intervals; 0 for none.
-    resume: a file that remembers every finished stage, so that the same call goes on after an interruption and ends
-    with the same numbers; a file of another model (weights, options, code), other options or other data is refused. It
-    stays when all is done: the same call again answers from it. Either goes through the data once to compare them.
+    resume: a file that keeps every finished stage, so that the same call goes on after an interruption and ends with
+    the same numbers; a file of another model (weights, options, code), other options or other data is refused. It
+    stays when all is done, and the same call returns what it holds. Either reads the data once to compare them.
     history: the rows of training, for the curves of the report. name: what tables call the model.
     bins, min_count, adaptive: the binning of ECE and MCE (`reliability`); levels: the nominal levels of the intervals.
     ignore_index: the label that does not count (the border of a segmentation).
@@ -99,20 +99,27 @@ def evaluate(
     if resume is not None:
         resume = checks.path("resume", resume, error=EvaluationError)
     levels = checked_levels(levels)
-    meaning = resolve_task(model, task)
+    likelihood = resolve_task(model, task)
     loader = accept(loader, model, name="loader", error=EvaluationError)
     ood = arguments.named_data(ood, model)
     if temperature is not None:
         temperature = accept(temperature, model, name="temperature", error=EvaluationError)
     (first, _), loader = feed.peek(loader)
-    asked = (ood, pixels, corruptions, reference, attack, temperature, selective, replicates, samples, mean_only)
-    wanted = arguments.options(meaning.task, loader, first, *asked)
+    given: dict[str, Any] = {
+        "ood": ood,
+        "pixels": pixels,
+        "corruptions": corruptions,
+        "reference": reference,
+        "attack": attack,
+    }
+    given |= {"temperature": temperature, "selective": selective, "replicates": replicates}
+    wanted = arguments.options(given, likelihood.task, loader, first, samples, mean_only)
     rows = arguments.history(history)
-    ignore = ignore_index if ignore_index is not None else meaning.ignore_index
+    ignore = ignore_index if ignore_index is not None else likelihood.ignore_index
     binning = {"bins": bins, "min_count": min_count, "adaptive": adaptive, "ignore_index": ignore}
     options = {"samples": samples, "seed": seed, "chunk": chunk, "mean_only": mean_only}
     with Bar(shown=progress) as bar:
-        evaluator = Evaluator(model, meaning, options, binning, levels, bar)
+        evaluator = Evaluator(model, likelihood, options, binning, levels, bar)
         if resume is None:
             done = Stages(None, {})
         else:
@@ -168,7 +175,7 @@ def _works(evaluator: Evaluator, loader: Any, first: Any, wanted: Options) -> It
 
 
 def _identity(evaluator: Evaluator, loader: Any, wanted: Options) -> tuple[dict[str, Any], dict[str, Watched]]:
-    """What makes the same evaluation, and the data by name, told from others whenever they are gone through."""
+    """What makes two calls the same evaluation, and the data by name, compared whenever they are read."""
     data = {"test data": loader} | {f"ood {label}": other for label, other in wanted.ood.items()}
     if wanted.temperature is not None:
         data["temperature"] = wanted.temperature
@@ -185,11 +192,11 @@ def _identity(evaluator: Evaluator, loader: Any, wanted: Options) -> tuple[dict[
     options = {**evaluator.options, **evaluator.binning, "levels": list(evaluator.levels), **configs}
     if (found := record.get(evaluator.model)) is not None and found.conformal is not None:
         options["conformal"] = config.to_dict(found.conformal)
-    same = identity(evaluator.model, evaluator.meaning, options, data)
+    same = identity(evaluator.model, evaluator.likelihood, options, data)
     return same, {name: Watched(held, name) for name, held in data.items()}
 
 
 def _watched(data: dict[str, Watched], wanted: Options) -> tuple[Watched, Options]:
-    """The test data and the options, with watched data."""
+    """The test data and the options, their data compared whenever they are read."""
     ood = {label: data[f"ood {label}"] for label in wanted.ood}
     return data["test data"], dataclasses.replace(wanted, ood=ood, temperature=data.get("temperature"))

@@ -1,4 +1,4 @@
-"""How many independent samples so many balanced ones are worth.
+"""How many independent samples have the error of a number of balanced ones.
 
 The answer of very many samples stands for the exact one. Of S samples, balanced or not, the error is the mean squared
 distance of what they say to that answer (the predictive mean), or that of their NLL or ECE to its own, over repeats
@@ -24,7 +24,7 @@ FLAT = -0.5
 
 
 def measures(labels: Tensor) -> dict[str, Measure]:
-    """What is asked of probabilities (data, classes): themselves, their NLL, their ECE, no bin left out."""
+    """Measures of probabilities (data, classes): themselves, their NLL, and their ECE without dropping bins."""
 
     def nll(probs: Tensor) -> Tensor:
         return -probs.gather(1, labels.unsqueeze(1)).clamp_min(1e-12).log().mean()
@@ -36,9 +36,9 @@ def measures(labels: Tensor) -> dict[str, Measure]:
 
 
 def worth(
-    said: Callable[[int, int, bool], Tensor],
+    predict: Callable[[int, int, bool], Tensor],
     exact: Tensor,
-    asked: Mapping[str, Measure],
+    measured: Mapping[str, Measure],
     *,
     samples: int = 20,
     repeats: int = 40,
@@ -46,7 +46,7 @@ def worth(
 ) -> dict[str, dict[str, Any]]:
     """How many independent samples so many balanced ones are worth, for every measure.
 
-    said(samples, seed, balanced): the predictive probabilities of so many samples, (data, classes).
+    predict(samples, seed, balanced): the predictive probabilities of so many samples, (data, classes).
     exact: those of very many samples.
 
     Of every measure: "worth", the number, None where errors of independent samples fall too slowly for one to be read
@@ -54,12 +54,12 @@ def worth(
     an error, so that it is only a bound; "error" by number of samples; the "slope" of the line, -1 where errors fall as
     they should; "each" error.
     """
-    errors: dict[str, dict[str, list[float]]] = {name: {} for name in asked}
+    errors: dict[str, dict[str, list[float]]] = {name: {} for name in measured}
     for count, balanced in [(samples, True), *((s, False) for s in independent)]:
         key = "balanced" if balanced else str(count)
         for seed in range(repeats):
-            probs = said(count, 1 + seed, balanced)
-            for name, measure in asked.items():
+            probs = predict(count, 1 + seed, balanced)
+            for name, measure in measured.items():
                 error = (measure(probs) - measure(exact)).double().square().mean()
                 errors[name].setdefault(key, []).append(float(error))
     found = {}

@@ -27,10 +27,10 @@ Setting = Callable[[nn.Module], contextlib.AbstractContextManager[Any]]
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One row of a comparison: a name, a model, how it is asked.
+    """One row of a comparison: a name, a model, and options of its evaluation.
 
-    options: of `evaluate`, over those that all rows share. within: sets the model before it is asked (the width of a
-    nested one) and puts it back after; by default it is taken as it is.
+    options: of `evaluate`, over those that all rows share. within: a context that changes the model during its
+    evaluation (the width of a nested one); by default nothing is changed.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Row:
     within: Setting = contextlib.nullcontext
 
     def evaluate(self, loader: Any, **options: Any) -> Evaluation:
-        """Ask the model of this row."""
+        """Evaluate the model of this row."""
         with self.within(self.model):
             return evaluate(self.model, loader, **{**options, **self.options, "name": self.name})
 
@@ -76,13 +76,13 @@ def evaluate_each(
 def evaluate_rows(
     each: Sequence[Row], loader: Any, *, resume: str | os.PathLike[str] | None = None, **options: Any
 ) -> Comparison:
-    """Evaluate rows of any kind; those that a model cannot do become notes of the first that it can."""
+    """Evaluate rows of any kind; a row that its model does not support becomes a note of the first result."""
     if "name" in options:
         raise EvaluationError("name: expected none, since every row has its own; name the models instead")
     if resume is not None:
         resume = path("resume", resume, error=EvaluationError)
     if isinstance(loader, Iterator):
-        loader = list(loader)  # every row goes through it
+        loader = list(loader)  # every row iterates over it
     found, missing = [], []
     for row in each:
         try:
@@ -101,7 +101,7 @@ def evaluate_rows(
 def rows(
     models: Mapping[str, nn.Module] | nn.Module, samples: int | Sequence[int], procedures: Sequence[str] | None
 ) -> list[Row]:
-    """Every model in every way that was asked for, each under a name that tells it from the others.
+    """A row for every model and every way of predicting, each with a name of its own.
 
     >>> [row.name for row in rows({"a": nn.Linear(1, 1), "b": nn.Linear(1, 1)}, 8, ("stochastic", "ensemble"))]
     ['a, stochastic', 'a, ensemble', 'b, stochastic', 'b, ensemble']

@@ -1,4 +1,4 @@
-"""The stages of an evaluation: each asks the model one question about some data and gives plain numbers back."""
+"""The stages of an evaluation: each evaluates the model on some data and returns plain numbers and tensors."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .progress import Bar
 from .resume import Outcome
 
 SLICE = 64
-"""Data a stage of an attack: what an interruption can cost."""
+"""Data in a stage of an attack; an interruption costs one stage at most."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,41 +41,41 @@ class Evaluator:
     """
 
     model: nn.Module
-    meaning: Likelihood
+    likelihood: Likelihood
     options: dict[str, Any]
     binning: dict[str, Any]
     levels: tuple[float, ...]
     bar: Bar
 
     def __post_init__(self) -> None:
-        if self.meaning.task not in ("classification", "segmentation", "regression"):
+        if self.likelihood.task not in ("classification", "segmentation", "regression"):
             raise EvaluationError(
-                f"expected a task of classification, segmentation or regression, received {self.meaning.task!r}; "
+                f"expected a task of classification, segmentation or regression, received {self.likelihood.task!r}; "
                 f"say which metrics apply: evaluate(..., task='regression')"
             )
         self.stream()  # ill-formed options are refused before the first prediction
 
-    def predict(self, inputs: Any, meaning: Likelihood | None = None) -> Predictive:
+    def predict(self, inputs: Any, likelihood: Likelihood | None = None) -> Predictive:
         """The predictive distribution of a batch."""
-        pred = predict(self.model, inputs, task=meaning or self.meaning, **self.options)
+        pred = predict(self.model, inputs, task=likelihood or self.likelihood, **self.options)
         self.bar.advance(len(pred))
         return pred
 
     def stream(self) -> Classification | Regression:
-        """What carries the metrics of the task, empty."""
-        if self.meaning.task == "regression":
+        """A new, empty stream of the metrics of the task."""
+        if self.likelihood.task == "regression":
             return Regression(levels=self.levels)
         return Classification(**self.binning)
 
     def settings(self) -> dict[str, Any]:
         """The options that the numbers depend on."""
-        own = {"levels": list(self.levels)} if self.meaning.task == "regression" else dict(self.binning)
+        own = {"levels": list(self.levels)} if self.likelihood.task == "regression" else dict(self.binning)
         own.pop("ignore_index", None)
-        return {"task": self.meaning.task, "likelihood": str(self.meaning), **self.options, **own}
+        return {"task": self.likelihood.task, "likelihood": str(self.likelihood), **self.options, **own}
 
 
 def known_data(evaluator: Evaluator, loader: Any, *, scored: bool) -> Outcome:
-    """Is it right, and does it know: the metrics, curves and points of the test data; scores of doubt where wanted."""
+    """The metrics, curves and points of the test data; scored: out-of-domain scores, too."""
     answers, scores, coverage = evaluator.stream(), Points(), Coverage()
     count, seconds, engine, mark = 0, 0.0, "", Fingerprint()
     for inputs, targets in feed.labelled(loader):
@@ -105,7 +105,7 @@ def known_data(evaluator: Evaluator, loader: Any, *, scored: bool) -> Outcome:
 
 
 def other_data(evaluator: Evaluator, name: str, loader: Any) -> Outcome:
-    """How much does it doubt data of another kind: one score of each sort a datum."""
+    """The out-of-domain scores of every datum of another data set."""
     points = Points()
     for batch in feed.stream(loader):
         inputs, _ = batches.split(batch)
@@ -118,26 +118,16 @@ def other_data(evaluator: Evaluator, name: str, loader: Any) -> Outcome:
 def corrupted_data(
     evaluator: Evaluator, loader: Any, name: str, severity: int, config: Corruptions, pixels: Pixels
 ) -> Outcome:
-    """Does it hold up when the images are spoilt: the metrics of one corruption at one severity."""
-    answers, count = evaluator.stream(), 0
-    for inputs, targets in feed.labelled(corrupted(feed.stream(loader), name, severity, config, pixels)):
-        pred = evaluator.predict(inputs)
-        add(answers, pred, targets, count)
-        count += len(pred)
+    """The metrics under one corruption at one severity."""
+    answers, count = _streamed(evaluator, corrupted(feed.stream(loader), name, severity, config, pixels))
     checks.nonempty(count, f"{name} at severity {severity}")
     metrics = answers.compute()
-    return Outcome(
-        {
-            "corruption": name,
-            "severity": severity,
-            "count": count,
-            **{k: metrics[k] for k in ("accuracy", "nll", "ece")},
-        }
-    )
+    chosen = {key: metrics[key] for key in ("accuracy", "nll", "ece")}
+    return Outcome({"corruption": name, "severity": severity, "count": count, **chosen})
 
 
 def attacked_data(evaluator: Evaluator, loader: Any, config: Attack, pixels: Pixels) -> Iterator[tuple[str, Any]]:
-    """Does it hold up when somebody pushes: names and works, one a slice of the data."""
+    """Yield the name and the work of each stage of an attack, one for every slice of the data."""
     for start, inputs, targets in feed.slices(loader, SLICE, config.limit):
 
         def work(start: int = start, inputs: Any = inputs, targets: Any = targets) -> Outcome:
@@ -145,7 +135,12 @@ def attacked_data(evaluator: Evaluator, loader: Any, config: Attack, pixels: Pix
             an_iteration = (
                 len(labels) * work_of_attack(config, evaluator.options["samples"]) / max(config.iterations, 1)
             )
-            options: dict[str, Any] = {"config": config, "pixels": pixels, "meaning": evaluator.meaning, "start": start}
+            options: dict[str, Any] = {
+                "config": config,
+                "pixels": pixels,
+                "likelihood": evaluator.likelihood,
+                "start": start,
+            }
             trace = perturb(
                 evaluator.model, inputs, labels, **options, tick=lambda _: evaluator.bar.advance(an_iteration)
             )
@@ -156,24 +151,21 @@ def attacked_data(evaluator: Evaluator, loader: Any, config: Attack, pixels: Pix
 
 
 def work_of_attack(config: Attack, samples: int) -> float:
-    """What an attack on one datum costs, in predictions of one: in every iteration a pass forth and back, and one more.
-
-    A pass back takes about twice the time of one forth.
+    """The cost of an attack on one datum, in predictions of one: an iteration has a forward and a backward pass (about
+    twice as expensive), and a prediction.
     """
-    asked = config.evaluate_samples or config.samples
-    return config.iterations * (3 * config.samples + asked) / samples
+    predicted = config.evaluate_samples or config.samples
+    return config.iterations * (3 * config.samples + predicted) / samples
 
 
 def scaled_data(evaluator: Evaluator, held_out: Any, loader: Any) -> Outcome:
-    """What one temperature, fitted to held-out data, does for the test data."""
+    """The metrics of the test data at the temperature that is fitted to held-out data."""
     options = {key: evaluator.options[key] for key in ("samples", "seed", "mean_only")}
-    found, meaning = temperature.held_out(evaluator.model, held_out, task=evaluator.meaning, **options, progress=False)
+    found, likelihood = temperature.held_out(
+        evaluator.model, held_out, task=evaluator.likelihood, **options, progress=False
+    )
     evaluator.bar.advance(feed.length(held_out) or 0)
-    answers, count = evaluator.stream(), 0
-    for inputs, targets in feed.labelled(loader):
-        pred = evaluator.predict(inputs, meaning)
-        add(answers, pred, targets, count)
-        count += len(pred)
+    answers, _ = _streamed(evaluator, loader, likelihood)
     metrics = answers.compute()
     values = {"temperature": found, **{f"scaled.{key}": metrics[key] for key in ("nll", "ece", "brier")}}
     return Outcome({"metrics": values, "reliability": answers.curves()["reliability"]})
@@ -195,8 +187,18 @@ def costs(evaluator: Evaluator, inputs: Any) -> Outcome:
         }
     except LeanBayesError as error:
         notes.append(f"The cost could not be counted: {error}")
-    times, how = latency(lambda x: predict(evaluator.model, x, task=evaluator.meaning, **evaluator.options), inputs)
+    times, how = latency(lambda x: predict(evaluator.model, x, task=evaluator.likelihood, **evaluator.options), inputs)
     return Outcome({"cost": found | times, "latency": how, "notes": notes})
+
+
+def _streamed(evaluator: Evaluator, loader: Any, likelihood: Likelihood | None = None) -> tuple[Any, int]:
+    """The stream that has been given the predictions of all data, and the number of data."""
+    answers, count = evaluator.stream(), 0
+    for inputs, targets in feed.labelled(loader):
+        pred = evaluator.predict(inputs, likelihood)
+        add(answers, pred, targets, count)
+        count += len(pred)
+    return answers, count
 
 
 def add(answers: Classification | Regression, pred: Predictive, targets: Any, start: int) -> None:
@@ -211,8 +213,8 @@ def add(answers: Classification | Regression, pred: Predictive, targets: Any, st
 
 
 def _points(evaluator: Evaluator, answers: Classification | Regression) -> dict[str, Tensor]:
-    """A few scalars a datum. The pixels of a segmentation are not data: they stand and fall with their image."""
-    return {} if evaluator.meaning.task == "segmentation" else answers.points()
+    """A few scalars a datum; none for a segmentation, whose pixels are not independent."""
+    return {} if evaluator.likelihood.task == "segmentation" else answers.points()
 
 
 def _scores(pred: Predictive, start: int, name: str) -> dict[str, Tensor]:

@@ -1,6 +1,7 @@
 """What a model computes beside its weights: classes, options, hooks, and the code that its author wrote.
 
-A digest for every module. The code of torch and of leanbayes is told by their versions, that of others by its compiled
+A digest for every module. The code of torch and of leanbayes is identified by their versions, that of others by its
+compiled
 form, and by what it refers to: closures, defaults, functions and constants of its file. A digest is the same in every
 process that imports the same code.
 """
@@ -50,20 +51,20 @@ def _is_option(kind: type, key: str, value: Any) -> bool:
     if key in ("forward", "method", "estimator", "shell", "sliced") or "leanbayes.likelihoods." in kind.__module__:
         return True
     if kind.__module__.startswith("leanbayes.") and not kind.__module__.startswith("leanbayes.models."):
-        return False  # the config under "method" says it all; whose turn it is, say, is no option
+        return False  # the config under "method" has all options; the rest is state
     items = value if isinstance(value, (tuple, list)) else [value]
     return not key.startswith("_") and all(isinstance(v, _PLAIN) or callable(v) for v in items)
 
 
-def _says_something(key: str, value: Any) -> bool:
-    """Whether an attribute of somebody's own module counts; objects that it keeps to itself are its trainer, say."""
+def _counts(key: str, value: Any) -> bool:
+    """Whether an attribute of a user's own module counts; private objects (its trainer, for example) do not."""
     return key != "_leanbayes" and (
         not key.startswith("_") or isinstance(value, (*_PLAIN, Tensor, tuple, list, dict, types.FunctionType))
     )
 
 
 def _known(thing: Any) -> bool:
-    """Whether code belongs to a library whose version says what it does."""
+    """Whether code belongs to a library that is identified by its version."""
     return str(getattr(thing, "__module__", None)).partition(".")[0] in _KNOWN
 
 
@@ -75,18 +76,18 @@ class _Digest:
         self.depth = 0  # of objects within objects
         self.seen: dict[int, tuple[int, Any]] = {}  # the object too, so that no other gets its id meanwhile
 
-    def tell(self, text: str) -> None:
+    def add_text(self, text: str) -> None:
         """Add text."""
         self.hash.update(f"{len(text)}:{text}".encode("utf-8", "surrogatepass"))
 
     def add(self, value: Any) -> None:
         """Add a value of any kind."""
         if isinstance(value, enum.Enum):
-            self.tell(f"{_name(type(value))}.{value.name}")
+            self.add_text(f"{_name(type(value))}.{value.name}")
         elif isinstance(value, _PLAIN):
-            self.tell(f"{type(value).__name__} {value!r}")
+            self.add_text(f"{type(value).__name__} {value!r}")
         elif id(value) in self.seen:
-            self.tell(f"as {self.seen[id(value)][0]}")
+            self.add_text(f"as {self.seen[id(value)][0]}")
         else:
             self.seen[id(value)] = len(self.seen), value
             self._add_object(value)
@@ -95,7 +96,7 @@ class _Digest:
         if isinstance(value, Tensor):
             add_tensor(self.hash, value)
         elif isinstance(value, np.ndarray):
-            self.tell(f"{value.dtype} {value.shape}")
+            self.add_text(f"{value.dtype} {value.shape}")
             self.hash.update(repr(value.tolist()).encode() if value.dtype.hasobject else value.tobytes())
         elif isinstance(value, Mapping):
             self.add_all(type(value), sorted(value.items(), key=lambda item: repr(item[0])))
@@ -124,25 +125,25 @@ class _Digest:
         """Add class, options, code and hooks of a module, and the buffers that are not in its state_dict."""
         self.add_class(type(module))
         if isinstance(module, torch.jit.ScriptModule):
-            self.tell(module.code if hasattr(module, "forward") else "")
+            self.add_text(module.code if hasattr(module, "forward") else "")
             return
         known = _known(type(module))
         for key in sorted(vars(module).keys() - _OF_EVERY_MODULE):
             value = vars(module)[key]
-            if _is_option(type(module), key, value) if known else _says_something(key, value):
-                self.tell(f"{key}=")
+            if _is_option(type(module), key, value) if known else _counts(key, value):
+                self.add_text(f"{key}=")
                 self.add(value)
         for key in sorted(module._non_persistent_buffers_set):
-            self.tell(f"{key}:")
+            self.add_text(f"{key}:")
             self.add(module._buffers[key])
         for kind in _HOOKS:
             for hook in vars(module).get(kind, {}).values():
-                self.tell(f"{kind}:")
+                self.add_text(f"{kind}:")
                 self.add(hook)
 
     def add_all(self, kind: type, items: Any) -> None:
         """Add a collection."""
-        self.tell(f"{_name(kind)} of {len(items)}")
+        self.add_text(f"{_name(kind)} of {len(items)}")
         for item in items:
             self.add(item)
 
@@ -150,7 +151,7 @@ class _Digest:
         """Add an object by its class and attributes; of a library's objects the attributes may be anything."""
         self.add_class(type(value))
         if isinstance(value, (types.ModuleType, types.BuiltinFunctionType)):
-            self.tell(_name(value))
+            self.add_text(_name(value))
         elif self.depth < _DEEPEST and (not _known(type(value)) or dataclasses.is_dataclass(value)):
             self.depth += 1
             slots = [s for c in type(value).__mro__ for s in _texts(vars(c).get("__slots__", ())) if hasattr(value, s)]
@@ -159,13 +160,13 @@ class _Digest:
 
     def add_class(self, kind: type) -> None:
         """Add a class by its name, and the code that its author and not a library wrote."""
-        self.tell(_name(kind))
+        self.add_text(_name(kind))
         for part in kind.__mro__:
             if not _known(part) and id(part) not in self.seen:
                 self.seen[id(part)] = len(self.seen), part
                 for key, value in sorted(vars(part).items()):
                     if key not in ("__module__", "__doc__", "__dict__", "__weakref__", "__qualname__"):
-                        self.tell(key)
+                        self.add_text(key)
                         self._add_member(value)
 
     def _add_member(self, value: Any) -> None:
@@ -178,7 +179,7 @@ class _Digest:
 
     def add_function(self, function: types.FunctionType) -> None:
         """Add a function, and the functions and constants of its file that it names."""
-        self.tell(_name(function))
+        self.add_text(_name(function))
         if _known(function):
             return
         self.add_code(function.__code__)
@@ -187,14 +188,14 @@ class _Digest:
             try:
                 self.add(cell.cell_contents)
             except ValueError:  # a cell that is not filled yet
-                self.tell("empty")
+                self.add_text("empty")
         for name in sorted(_names(function.__code__)):
             value = function.__globals__.get(name)
             if (
                 isinstance(value, (types.FunctionType, *_PLAIN, tuple, Tensor, functools.partial))
                 and name != "__name__"
             ):
-                self.tell(name)
+                self.add_text(name)
                 self.add(value)
 
     def add_code(self, code: types.CodeType) -> None:

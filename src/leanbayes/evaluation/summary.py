@@ -1,12 +1,19 @@
-"""From the outcomes of all stages to the Evaluation: pure arithmetic on a few scalars a point."""
+"""The Evaluation from the outcomes of all stages: arithmetic on a few scalars a point."""
 
 from __future__ import annotations
 
 import math
+import os
+import platform
+import shlex
+import sys
 from typing import Any
 
+import numpy as np
+import torch
 from torch import Tensor
 
+from .._version import __version__
 from ..config import to_dict
 from . import attack, corruption
 from .arguments import Options
@@ -16,21 +23,20 @@ from .metrics.selective import risk_coverage
 from .metrics.streams import Bins
 from .result import Evaluation
 from .resume import Outcome
-from .settings import reproduction
 from .stages import Evaluator
 
 
 def findings(
     name: str, evaluator: Evaluator, wanted: Options, outcomes: dict[str, Outcome], history: list[dict[str, Any]]
 ) -> Evaluation:
-    """Everything that was found about one model."""
+    """The evaluation of one model."""
     test = outcomes["test data"]
     points, inside = _part(test, "points/"), _part(test, "scores/")
     outside = {label: outcomes[f"ood {label}"].tensors for label in wanted.ood}
     metrics, curves = dict(test.values["metrics"]), dict(test.values["curves"])
     notes = [*test.values["notes"], *_values(outcomes, "cost", "notes", [])]
 
-    if evaluator.meaning.task == "classification":
+    if evaluator.likelihood.task == "classification":
         found, curve = selective(points, wanted.selective)
         metrics |= found
         curves |= curve
@@ -55,7 +61,7 @@ def findings(
         costs["train_seconds"] = float(sum(trained))
     return Evaluation(
         name=name,
-        task=evaluator.meaning.task,
+        task=evaluator.likelihood.task,
         count=test.values["count"],
         metrics=metrics,
         curves=curves,
@@ -67,8 +73,8 @@ def findings(
     )
 
 
-def selective(points: dict[str, Tensor], wished: tuple[float, ...]) -> tuple[dict[str, float], dict[str, Any]]:
-    """Answer only when sure: AURC, and for each accuracy one may wish for the threshold and the share of data left.
+def selective(points: dict[str, Tensor], accuracies: tuple[float, ...]) -> tuple[dict[str, float], dict[str, Any]]:
+    """Selective prediction: AURC, and for each accuracy the threshold that gives it, and the coverage.
 
     >>> import torch
     >>> points = {"confidence": torch.tensor([0.9, 0.8, 0.7]), "correct": torch.tensor([1.0, 1.0, 0.0])}
@@ -78,7 +84,7 @@ def selective(points: dict[str, Tensor], wished: tuple[float, ...]) -> tuple[dic
     """
     curve = risk_coverage(points["confidence"], points["correct"])
     metrics = {"aurc": curve.aurc(), "eaurc": curve.eaurc()}
-    for accuracy in wished:
+    for accuracy in accuracies:
         threshold, share = curve.at_accuracy(accuracy)
         metrics[f"selective.coverage.{accuracy:g}"] = share
         metrics[f"selective.threshold.{accuracy:g}"] = threshold if share else math.nan
@@ -104,7 +110,7 @@ def _replicates(
 def _corruption(
     evaluator: Evaluator, wanted: Options, outcomes: dict[str, Outcome], points: dict[str, Tensor]
 ) -> tuple[dict[str, float], list[dict[str, Any]], dict[str, float]]:
-    """The metrics, the cells, and what the same data gave before they were spoilt."""
+    """The metrics, the cells, and the metrics of the same data before they were corrupted."""
     cells = [outcome.values for outcome in outcomes.values() if "severity" in outcome.values]
     test = outcomes["test data"].values
     if len(points["correct"]) == test["count"]:
@@ -156,3 +162,41 @@ def _values(outcomes: dict[str, Outcome], stage: str, key: str, default: Any) ->
 
 def _part(outcome: Outcome, prefix: str) -> dict[str, Tensor]:
     return {key.removeprefix(prefix): t for key, t in outcome.tensors.items() if key.startswith(prefix)}
+
+
+def reproduction(options: dict[str, Any]) -> dict[str, Any]:
+    """The options of an evaluation, the command that ran it and the versions it ran on, all plain values.
+
+    >>> sorted(reproduction({"samples": 8})["versions"])
+    ['leanbayes', 'numpy', 'python', 'torch']
+    """
+    plain = {k: v if isinstance(v, (bool, int, float, str, list, type(None))) else str(v) for k, v in options.items()}
+    return plain | {
+        "command": command(sys.argv),
+        "threads": torch.get_num_threads(),
+        "platform": f"{platform.system()} {platform.machine()}",
+        "versions": {
+            "leanbayes": __version__,
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+    }
+
+
+def command(argv: list[str]) -> str | None:
+    """The command line of this process as one would type it; None in a notebook or an interactive session.
+
+    >>> command(["/usr/local/bin/leanbayes", "evaluate", "my model.safetensors"])
+    "leanbayes evaluate 'my model.safetensors'"
+    >>> command(["train.py", "--epochs", "3"])
+    'python train.py --epochs 3'
+    """
+    program = argv[0] if argv else ""
+    if program in ("", "-", "-c", "-m") or "ipykernel" in program:
+        return None
+    if program.endswith("__main__.py"):
+        return shlex.join(["python", "-m", os.path.basename(os.path.dirname(program)), *argv[1:]])
+    if program.endswith(".py"):
+        return shlex.join(["python", program, *argv[1:]])
+    return shlex.join([os.path.basename(program), *argv[1:]])

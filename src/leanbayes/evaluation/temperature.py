@@ -1,4 +1,4 @@
-"""Temperature scaling: one number, fitted to held-out data, that makes a network as sure as it has reason to be."""
+"""Temperature scaling: dividing the logits by one number, fitted to held-out data, to calibrate a classifier."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def fit_temperature(logits: Tensor, targets: Tensor) -> float:
     For one sample this is Guo et al. 2017, section 4.2, and convex in 1/T. The average over samples need not be, so 25
     temperatures from 0.01 to 100 are tried, evenly in log T, and the best is refined between its neighbours (Brent's
     method) to 1e-4 of T or better. Where the best is an end of that range it is returned with a warning: held-out
-    data that are all right have none but 0, and logits that tell nothing of the targets infinity. 1 where no other
-    temperature is better.
+    data that are all classified correctly have their best at 0, logits without information at infinity. 1 where no
+    other temperature is better.
 
-    logits: (S, N, C), or (N, C) for one sample. targets: labels (N,), or what several people said (N, C), as in
+    logits: (S, N, C), or (N, C) for one sample. targets: labels (N,), or the labels of several annotators (N, C), as in
     `human`: the cross-entropy to that is then the NLL.
 
     >>> logits = torch.tensor([[4.0, 0.0]] * 4)
@@ -49,7 +49,7 @@ def fit_temperature(logits: Tensor, targets: Tensor) -> float:
     """
     require("scipy", "evaluation", "fit_temperature")
     if not isinstance(logits, Tensor) or not bool(torch.isfinite(logits).all()):
-        checks.finite(logits, "logits")  # says which; the doubles it makes are not needed otherwise
+        checks.finite(logits, "logits")  # to name the entry; the doubles it makes are not needed otherwise
     if logits.ndim not in (2, 3) or (logits.ndim == 3 and not len(logits)):
         raise EvaluationError(
             f"logits: expected shape (samples, N, classes) or (N, classes), received {tuple(logits.shape)}; "
@@ -90,10 +90,10 @@ def calibrate_(
     0.75
     """
     require("scipy", "evaluation", "calibrate_")
-    found, meaning = held_out(
+    found, likelihood = held_out(
         model, loader, task=task, samples=samples, seed=seed, mean_only=mean_only, progress=progress
     )
-    record.ensure(model).likelihood = meaning.to_dict()
+    record.ensure(model).likelihood = likelihood.to_dict()
     return found
 
 
@@ -107,16 +107,16 @@ def held_out(
     for name, value in (("mean_only", mean_only), ("progress", progress)):
         arguments.flag(name, value, error=EvaluationError)
     loader = accept(loader, model, name="loader", error=EvaluationError)
-    meaning = resolve_task(model, task)
-    if not isinstance(meaning, Categorical):
+    likelihood = resolve_task(model, task)
+    if not isinstance(likelihood, Categorical):
         raise EvaluationError(
-            f"temperature: expected a task of classification or segmentation, received {meaning.task}; "
+            f"temperature: expected a task of classification or segmentation, received {likelihood.task}; "
             f"only the softmax of logits has one"
         )
-    plain = meaning.at(1.0)
+    plain = likelihood.at(1.0)
     engine = Engine(model, samples, seed, mean_only=mean_only)
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    sample, ignore = _Sample(seed), meaning.ignore_index
+    sample, ignore = _Sample(seed), likelihood.ignore_index
     with Bar(shown=progress) as bar, undisturbed(model):
         bar.expect(feed.length(loader))
         bar.stage("temperature")
@@ -130,7 +130,7 @@ def held_out(
             bar.advance(start)
     checks.nonempty(sample.seen, "loader")
     found = fit_temperature(*sample.drawn())
-    return found, meaning.at(found)
+    return found, likelihood.at(found)
 
 
 class _Sample:

@@ -130,7 +130,7 @@ class Autoencoder(nn.Module):
         if not isinstance(code, Tensor) or code.ndim != 2 or not 1 <= code.shape[1] <= self.code.size:
             received = tuple(code.shape) if isinstance(code, Tensor) else type(code).__name__
             raise DataError(f"code: expected shape (n, 1 to {self.code.size}), received {received}")
-        _check_finite("code", code)
+        check_finite("code", code)
         like = next(self.decoder.parameters(), code)
         whole = nn.functional.pad(code, (0, self.code.size - code.shape[1])).to(like)
         return torch.cat([meaning.mean_and_noise(images)[0] for images in self._each(whole, self.decoder)])
@@ -175,7 +175,7 @@ class Autoencoder(nn.Module):
         if not isinstance(x, Tensor):
             raise DataError(f"x: expected a tensor (n, {', '.join(map(str, self.shape))}), received {type(x).__name__}")
         self._check_shape(x)
-        _check_finite("x", x)
+        check_finite("x", x)
         return x.to(next((p.dtype for p in self.parameters()), x.dtype))
 
     def _check_shape(self, x: Tensor) -> None:
@@ -194,18 +194,23 @@ class Autoencoder(nn.Module):
 
     def likelihood(self, task: Any = None) -> Likelihood:
         """What the outputs mean: the task, or what the model was fitted to."""
-        if task is not None:
-            return likelihoods.likelihood(task)
-        found = record.get(self)
-        if found is None or found.likelihood is None:
-            raise PredictionError(
-                "this model was not trained by leanbayes.fit, so what its outputs mean is not known; pass "
-                'task="bernoulli", "discretized-logistic" or "regression"'
-            )
-        return likelihoods.from_dict(found.likelihood)
+        return likelihood_of(self, task)
 
     def extra_repr(self) -> str:
         return f"shape={self.shape}, latents={self.latents}"
+
+
+def likelihood_of(model: nn.Module, task: Any = None) -> Likelihood:
+    """What the outputs of a latent model mean: the task, or what the model was fitted to."""
+    if task is not None:
+        return likelihoods.likelihood(task)
+    found = record.get(model)
+    if found is None or found.likelihood is None:
+        raise PredictionError(
+            "this model was not trained by leanbayes.fit, so what its outputs mean is not known; pass "
+            'task="bernoulli", "discretized-logistic" or "regression"'
+        )
+    return likelihoods.from_dict(found.likelihood)
 
 
 def _trial(name: str, module: nn.Module, inputs: Tensor) -> Tensor:
@@ -223,7 +228,7 @@ def _trial(name: str, module: nn.Module, inputs: Tensor) -> Tensor:
     return output
 
 
-def _check_finite(name: str, values: Tensor) -> None:
+def check_finite(name: str, values: Tensor) -> None:
     if values.is_floating_point() and not bool(values.isfinite().all()):
         where = (~values.isfinite()).nonzero()[0].tolist()
         raise DataError(f"{name}: expected finite numbers, received {values[tuple(where)].item()} at {where}")

@@ -17,23 +17,23 @@ from ..turns import check_forward
 class LatentNoise(Site):
     """The random numbers of a latent: for each datum in training, one set for all data of a sample in `predict`.
 
-    size: how many. gumbel: standard Gumbel numbers instead of standard normal ones.
+    shape: of the numbers of one datum. gumbel: standard Gumbel numbers instead of standard normal ones.
     """
 
     device = torch.device("cpu")  # a few numbers: drawn there for `predict`, and moved to where they are needed
 
-    def __init__(self, size: int, gumbel: bool = False) -> None:
+    def __init__(self, *shape: int, gumbel: bool = False) -> None:
         super().__init__()
-        self.size, self.gumbel, self.gaussian = size, gumbel, not gumbel
+        self.shape, self.gumbel, self.gaussian = shape, gumbel, not gumbel
 
     def noise(self, generator: torch.Generator | None = None) -> Tensor:
-        """The numbers of one sample, (size,)."""
+        """The numbers of one sample, in its shape."""
         if self.gumbel:
-            return gumbel_noise((self.size,), generator=generator)
-        return torch.randn(self.size, generator=generator)
+            return gumbel_noise(self.shape, generator=generator)
+        return torch.randn(self.shape, generator=generator)
 
     def drawn(self, like: Tensor) -> Tensor:
-        """What the context hands over, (size,), or numbers for each datum, in the shape of ``like`` (batch, size)."""
+        """What the context hands over, (*shape), or numbers for each datum, (batch, *shape) as ``like`` is."""
         check_forward(self)
         if context.watch is not None:
             context.watch(self)
@@ -45,7 +45,7 @@ class LatentNoise(Site):
 
     def extra_repr(self) -> str:
         """How many numbers, of which kind."""
-        return f"size={self.size}, {'gumbel' if self.gumbel else 'normal'}"
+        return f"shape={self.shape}, {'gumbel' if self.gumbel else 'normal'}"
 
 
 class Code(nn.Module):

@@ -1,4 +1,4 @@
-"""A posterior in the place of a parameter: the one Bayesian layer, for any operation and any posterior."""
+"""`BayesLayer`: a layer whose parameters are posteriors, for any operation and any posterior."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
@@ -38,6 +37,7 @@ class BayesLayer(StandIn):
 
     Reading ``layer.weight`` gives a draw (the mean under ``mean_only``), so code that uses it directly keeps working.
 
+    >>> import torch
     >>> import leanbayes as lb
     >>> model = nn.Sequential(nn.Linear(4, 3))
     >>> _ = lb.bayesianize_(model, lb.MeanField())
@@ -47,6 +47,9 @@ class BayesLayer(StandIn):
 
     subspace: Method | None = None
     """The sparse training that moves the active places of its weight, where one does."""
+    weight_read: Callable[[BayesLayer, Any], None] | None = None
+    """Called with every value that ``layer.weight`` gives, as forward hooks are with outputs: some modules of torch's
+    (MultiheadAttention its out_proj's) read a weight instead of calling the layer."""
 
     def __init__(
         self,
@@ -104,19 +107,19 @@ class BayesLayer(StandIn):
         if q is None:
             return None
         # a half-precision square of a small sigma would underflow
-        return self._except_padding(name, q.std.float().square() if q.dtype.itemsize < 4 else q.variance)
+        return self.except_padding(name, q.std.float().square() if q.dtype.itemsize < 4 else q.variance)
 
     def deviation(self, name: str) -> Tensor | None:
         """A draw minus its mean, std * eps; None where the parameter is not random."""
         q = self.posterior(name)
-        return None if q is None else self._except_padding(name, q.deviation(draw(q)))  # type: ignore[attr-defined, operator]
+        return None if q is None else self.except_padding(name, q.deviation(draw(q)))  # type: ignore[attr-defined, operator]
 
     def draw(self, name: str) -> Tensor | None:
         """One draw of a parameter; the parameter itself where it is not random."""
         q = self.posterior(name)
         if q is None:
             return self._parameters.get(name)
-        return self._except_padding(name, q.sample(draw(q)), otherwise=q.mean)
+        return self.except_padding(name, q.sample(draw(q)), otherwise=q.mean)
 
     def kl_terms(self) -> Iterator[tuple[Posterior, Callable[[], Tensor]]]:
         """Every posterior with its weighed KL, for `leanbayes.kl.kl_sum`."""
@@ -125,9 +128,13 @@ class BayesLayer(StandIn):
             assert q is not None
             yield q, partial(self._kl, name, q)
 
+    @property
+    def has_kl(self) -> bool:
+        """Whether there is a term: layers of points have none."""
+        return next(self.kl_terms(), None) is not None
+
     def _kl(self, name: str, q: Posterior) -> Tensor:
-        terms = self._except_padding(name, kl(q, self.priors[name], approximation=self.approximation))
-        return terms.sum(dtype=torch.promote_types(terms.dtype, torch.float32))
+        return self.total(name, kl(q, self.priors[name], approximation=self.approximation))
 
     def value(self, name: str) -> nn.Parameter | None:
         """The mean as a parameter; refused where there is none."""
@@ -138,14 +145,6 @@ class BayesLayer(StandIn):
             raise ConversionError(f"its {name} has no mean to restore: it is zero by construction")
         mean = q.mean
         return mean if isinstance(mean, nn.Parameter) else nn.Parameter(mean.detach().clone(), q.like.requires_grad)
-
-    def _except_padding(self, name: str, values: Tensor, otherwise: Tensor | float = 0.0) -> Tensor:
-        """The padding row of an Embedding is a constant, not a random variable."""
-        row = self.shell.padding_idx if isinstance(self.shell, nn.Embedding) else None
-        if row is None or name != "weight":
-            return values
-        is_padding = (torch.arange(values.shape[0], device=values.device) == row).unsqueeze(1)
-        return torch.where(is_padding, otherwise, values)
 
     def deployed(self, made: dict[int, Posterior]) -> nn.Module:
         """The plain module; where few weights are left, a `FixedLayer` with the means of those alone."""
@@ -167,11 +166,12 @@ class BayesLayer(StandIn):
             return None
         return q.alive()[outputs].movedim(1, 0).flatten(1).any(1).tolist()  # type: ignore[no-any-return]
 
-    def __getattr__(self, name: str) -> Any:
-        posteriors = self.__dict__.get("_modules", {}).get("posteriors")
-        if posteriors is not None and name in posteriors:
-            return self.mean(name) if context.mean_only else self.draw(name)
-        return super().__getattr__(name)
+    def read(self, name: str) -> Tensor | None:
+        """The mean of a parameter, or a draw."""
+        value = self.mean(name) if context.mean_only else self.draw(name)
+        if name == "weight" and self.weight_read is not None:
+            self.weight_read(self, value)
+        return value
 
     def extra_repr(self) -> str:
         """What it stands for and how it draws."""

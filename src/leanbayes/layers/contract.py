@@ -1,4 +1,4 @@
-"""What a Bayesian layer owes the rest of the library, whichever method made it."""
+"""`BayesianLayer`: the interface of the layers that methods put into a model."""
 
 from __future__ import annotations
 
@@ -12,18 +12,26 @@ if TYPE_CHECKING:
 
 
 class BayesianLayer(nn.Module):
-    """Base of whatever stands in the place of a module.
+    """Base class of layers that replace a module.
 
     shell: a module whose class and options are those of the one that it replaced.
     method: what made it, where `bayesianize_` put it into a model; a part of another layer has none.
     statistics: "component" where a norm layer keeps running statistics for each of several components.
     resting_members: modules inside of it that a pass does not use, as those of an ensemble whose turn it is not.
+    gradient_seen, kl_counted: whether a gradient has reached it, and whether its KL was computed; see `kl_watch`.
     """
 
     shell: nn.Module
     method: Method | None = None
     resting_members: list[nn.Module] | tuple[()] = ()
     statistics: str = "shared"
+    gradient_seen: bool = False
+    kl_counted: bool = False
+
+    @property
+    def has_kl(self) -> bool:
+        """Whether training must weigh a KL of it."""
+        return False
 
     def posterior(self, name: str) -> Posterior | None:
         """The distribution of a parameter by name, or None where that is not random."""
@@ -55,7 +63,7 @@ class BayesianLayer(nn.Module):
 
     @property
     def drops_inputs(self) -> bool:
-        """Whether it has stopped to read some of its inputs for good, so that whoever makes them can be cut."""
+        """Whether it no longer reads some of its inputs, so that `extract` can remove the channels that feed them."""
         return False
 
     def inputs_read(self, outputs: list[int]) -> list[bool] | None:
@@ -78,6 +86,29 @@ def option(described: Any, *names: str) -> Any:
     return next((value for value in found if value is not None), None)
 
 
+def features(module: nn.Module, side: str) -> int | None:
+    """How many inputs or outputs a layer has, by the names that torch gives them; None where it does not say.
+
+    >>> features(nn.Conv1d(2, 3, 1), "outputs")
+    3
+    """
+    names = ("in_features", "in_channels") if side == "inputs" else ("out_features", "out_channels", "embedding_dim")
+    found: int | None = option(original(module), *names, "num_features")
+    return found
+
+
 def hook_owner(hook: Any) -> Any:
-    """Whose method a hook is; the hook itself where it is no method."""
+    """The object whose method a hook is; the hook itself where it is a function."""
     return option(hook, "__self__") or hook
+
+
+def remove_hooks(model: nn.Module, *kinds: type) -> list[Any]:
+    """Remove the hooks around forward passes whose owners are of these classes, and return the owners."""
+    owners = []
+    for module in model.modules():
+        for hooks in (module._forward_pre_hooks, module._forward_hooks):
+            for key in [key for key, hook in hooks.items() if isinstance(hook_owner(hook), kinds)]:
+                owners.append(hook_owner(hooks.pop(key)))
+                for options in (module._forward_pre_hooks_with_kwargs, module._forward_hooks_always_called):
+                    options.pop(key, None)
+    return owners

@@ -1,4 +1,4 @@
-"""Three ways to push weight noise through a linear operation, with the same marginal law of every output element.
+"""Three estimators of the output of a linear operation with random weights; every output element has the same marginal.
 
 For a weight with independent Gaussian elements N(mu, sigma^2) and an operation f that is linear in it:
 

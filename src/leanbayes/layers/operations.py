@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
@@ -51,6 +52,10 @@ def _embedding(shell: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Te
     return F.embedding(x, weight, shell.padding_idx, scale_grad_by_freq=shell.scale_grad_by_freq)
 
 
+def _transposed(shell: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    return F.linear(x, weight.mT, bias)
+
+
 _OPERATIONS: dict[type[nn.Module], Operation] = {
     nn.Linear: Operation(_linear, 0),
     nn.Embedding: Operation(_embedding, -1),
@@ -63,9 +68,23 @@ _OPERATIONS: dict[type[nn.Module], Operation] = {
 WEIGHT_LAYERS: tuple[type[nn.Module], ...] = tuple(_OPERATIONS)
 
 
+_TRANSPOSED = ("transformers.pytorch_utils", "Conv1D")
+"""A Linear with its weight the other way round, of GPT-2 and its kin; told by name, since transformers is optional."""
+
+
+def _kind(module: nn.Module) -> type[nn.Module] | None:
+    """The class whose operation a module has."""
+    own = type(module)
+    if (own.__module__, own.__name__) == _TRANSPOSED:
+        _OPERATIONS.setdefault(own, Operation(_transposed, 0))
+    return next((c for c in _OPERATIONS if isinstance(module, c)), None)
+
+
 def operation_of(module: nn.Module) -> Operation:
     """The operation of a module that `refusal` has nothing against."""
-    return next(o for c, o in _OPERATIONS.items() if isinstance(module, c))
+    kind = _kind(module)
+    assert kind is not None
+    return _OPERATIONS[kind]
 
 
 def refusal(module: nn.Module) -> str | None:
@@ -76,7 +95,11 @@ def refusal(module: nn.Module) -> str | None:
     >>> refusal(nn.LSTM(2, 3))
     'no operation for LSTM'
     """
-    kind = next((c for c in _OPERATIONS if isinstance(module, c)), None)
+    kind = _kind(module)
+    if isinstance(module, nn.MultiheadAttention):
+        return (
+            "queries, keys and values of MultiheadAttention are projected inside of torch; only its out_proj is a layer"
+        )
     if kind is None:
         return f"no operation for {type(module).__name__}"
     if (why := unusual(module, kind)) is not None:
@@ -92,6 +115,22 @@ def refusal(module: nn.Module) -> str | None:
     if module._modules or module._buffers:
         return "it has submodules or buffers of its own, which a stand-in would lose"
     return None
+
+
+def by_input(shell: Any, values: Tensor, shape: torch.Size) -> Tensor:
+    """A value for each input of a Linear or convolution, (inputs,), broadcast to the shape of its weight.
+
+    >>> by_input(nn.Linear(2, 3), torch.tensor([1.0, 2.0]), torch.Size((3, 2)))[0]
+    tensor([1., 2.])
+    """
+    if not isinstance(shell, nn.Linear):
+        tail = (1,) * (len(shape) - 2)
+        if shell.transposed:
+            values = values.view(-1, 1, *tail)
+        else:
+            values = values.view(shell.groups, -1).repeat_interleave(shape[0] // shell.groups, 0)
+            values = values.view(*values.shape, *tail)
+    return values.expand(shape)
 
 
 def why_not_sparse(module: nn.Module) -> str | None:

@@ -1,13 +1,14 @@
-"""Standing in for a module: what a Bayesian layer keeps of the one it replaced."""
+"""`StandIn`: a layer in the place of a module with a weight, with its options and attributes."""
 
 from __future__ import annotations
 
 import copy
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
-from .contract import BayesianLayer
+from .contract import BayesianLayer, option
 from .operations import Operation, operation_of
 
 
@@ -44,7 +45,27 @@ class StandIn(BayesianLayer):
         plain.training = self.training
         return plain
 
+    def total(self, name: str, terms: Tensor) -> Tensor:
+        """The sum of the terms of a parameter's elements, in at least single precision; padding costs nothing."""
+        terms = self.except_padding(name, terms)
+        return terms.sum(dtype=torch.promote_types(terms.dtype, torch.float32))
+
+    def except_padding(self, name: str, values: Tensor, otherwise: Tensor | float = 0.0) -> Tensor:
+        """The values of a parameter, others in the padding row of an Embedding, which is not a random variable."""
+        row = self.shell.padding_idx if isinstance(self.shell, nn.Embedding) else None
+        if row is None or name != "weight":
+            return values
+        is_padding = (torch.arange(values.shape[0], device=values.device) == row).unsqueeze(1)
+        return torch.where(is_padding, otherwise, values)
+
+    def read(self, name: str) -> Tensor | None:
+        """What reading a random parameter from outside gives: ``layer.weight``."""
+        raise NotImplementedError
+
     def __getattr__(self, name: str) -> Any:
+        posteriors = self.__dict__.get("_modules", {}).get("posteriors")
+        if posteriors is not None and name in posteriors:
+            return self.read(name)
         try:
             return super().__getattr__(name)
         except AttributeError:
@@ -56,7 +77,7 @@ class StandIn(BayesianLayer):
     def __setattr__(self, name: str, value: Any) -> None:
         """Options are set where they are read: ``layer.momentum = 0.01`` means the shell's."""
         shell = self.__dict__.get("shell")
-        if name in getattr(shell, "__constants__", ()):  # what torch's own classes call their options
+        if name in (option(shell, "__constants__") or ()):  # what torch's own classes call their options
             setattr(shell, name, value)
         else:
             super().__setattr__(name, value)

@@ -1,7 +1,7 @@
-"""The compiled path of a layer whose weight exists at a few places only: arithmetic at the nonzeros, nothing else.
+"""The compiled path of a layer with a sparse weight: arithmetic at the nonzeros only.
 
-The other path, dense tensors with zeros in them, is the twin that every result is compared with; it serves what the
-kernels do not: other devices and precisions, compiled graphs, vmap, dilation, high densities.
+The dense path, tensors with zeros in them, is what its results are tested against. It serves what the kernels do not:
+other devices and precisions, compiled graphs, vmap, dilation, high densities.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ def density(module: nn.Module) -> float:
 
 
 def unsuitable(layer: BayesLayer) -> str | None:
-    """Why a layer never takes the compiled path, or None where it does."""
+    """Why a layer never takes the compiled path, or None if it can."""
     q = layer.posterior("weight")
     if not isinstance(q, Sparse):
         return "its weight is dense"

@@ -43,7 +43,7 @@ def likelihood(task: Any) -> Likelihood:
     """The likelihood that a task name, a Likelihood, its dictionary or a function of (outputs, targets) stands for.
 
     >>> likelihood("regression")
-    Regression(noise='fixed', std=1.0)
+    Regression(noise='learned', std=1.0)
     """
     if isinstance(task, Likelihood):
         return task

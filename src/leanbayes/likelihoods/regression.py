@@ -19,8 +19,9 @@ Noise = Literal["fixed", "learned", "heteroscedastic"]
 class Regression(Likelihood):
     r"""Gaussian noise around the output: y ~ N(mean, std^2), independently in every output dimension.
 
-    noise="fixed": std is the number given. "learned": std = softplus(raw), one number for all data, a parameter of the
-    likelihood that starts at `std` (a loop of your own must hand ``elbo.parameters()`` to its optimiser; `fit` does).
+    noise: "learned" by default, "fixed" where a std alone is given. "fixed": std is the number given. "learned":
+    std = softplus(raw), one number for all data, a parameter of the likelihood that starts at `std` (without one at 1,
+    and `fit` starts it at the model's residuals; a loop of your own must hand ``elbo.parameters()`` to its optimiser).
     "heteroscedastic": the last dimension of the output is [mean, raw] in halves and std = MIN_STD + softplus(raw).
 
     outputs (batch, ...), targets the same shape; (batch,) and (batch, 1) are aligned, nothing else is.
@@ -35,10 +36,12 @@ class Regression(Likelihood):
     task = "regression"
     MIN_STD = 1e-4  # a datum fitted exactly must not have infinite density
 
-    def __init__(self, noise: Noise = "fixed", std: float = 1.0) -> None:
+    def __init__(self, noise: Noise | None = None, std: float | None = None) -> None:
         super().__init__()
+        noise = noise or ("learned" if std is None else "fixed")
         one_of("Regression.noise", noise, ("fixed", "learned", "heteroscedastic"))
-        std = number("Regression.std", std, above=0)
+        self.starts_at_residuals = noise == "learned" and std is None
+        std = number("Regression.std", 1.0 if std is None else std, above=0)
         self.noise, self.fixed_std = noise, std
         if noise == "learned":
             self.raw_std = nn.Parameter(torch.tensor(std + math.log(-math.expm1(-std))))  # softplus^-1, stable
@@ -81,6 +84,12 @@ class Regression(Likelihood):
     def mean_and_noise(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         mean, std = self._mean_and_std(full(outputs))
         return mean, std.square().expand_as(mean)
+
+    def start_at(self, errors: Tensor) -> None:
+        """Start a learned noise level at the root mean square of these errors."""
+        std = float(errors.detach().double().square().mean().sqrt().clamp_min(self.MIN_STD))
+        with torch.no_grad():
+            self.raw_std.fill_(std + math.log(-math.expm1(-std)))
 
     @property
     def _halves(self) -> bool:

@@ -1,4 +1,4 @@
-"""A network of this room that fits a data set: its name and options, as a model file remembers them."""
+"""A network for a data set: its name and options, as they are saved with a model."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SQUARE = ("convnet", "lenet5", "mobilenet_v2", "vgg11_bn", "vgg_like", "vgg_smal
 def fitting(name: str, data: DataSet, outputs: int | None = None) -> dict[str, Any]:
     """The name and options of a network for the shapes of a data set; "auto" chooses by the size of the images.
 
-    outputs: how many numbers it gives for a datum; one for each class, or one for a regression, unless told.
+    outputs: how many numbers it gives for a datum; one for each class, or one for a regression, by default.
 
     >>> from leanbayes.data import load
     >>> fitting("auto", load("digits"))

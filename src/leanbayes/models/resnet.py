@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from ..errors import ConfigError
+from .options import check_sizes, kaiming_
 
 
 def projection(in_channels: int, channels: int, stride: int) -> nn.Module | None:
@@ -39,20 +39,23 @@ class BasicBlock(nn.Module):
 class ResNet(nn.Module):
     """Four stages of basic blocks, each twice as wide as the one before, then global average pooling and a Linear.
 
-    stem: "imagenet" (7x7 of stride 2, then max-pooling) or "cifar" (3x3 of stride 1).
+    stem: "imagenet" (7x7 of stride 2, then max-pooling) or "cifar" (3x3, of stride 1 or another).
     """
 
     def __init__(
-        self, stem: str, depths: tuple[int, int, int, int], num_classes: int, in_channels: int, width: int
+        self,
+        stem: str,
+        depths: tuple[int, int, int, int],
+        num_classes: int,
+        in_channels: int,
+        width: int,
+        stem_stride: int = 1,
     ) -> None:
         super().__init__()
-        if min(num_classes, in_channels, width) < 1:
-            raise ConfigError(
-                f"resnet: expected num_classes, in_channels and width of 1 or more, "
-                f"received {num_classes}, {in_channels}, {width}"
-            )
+        sizes = {"in_channels": in_channels, "width": width, "stem_stride": stem_stride}
+        check_sizes("resnet", num_classes=num_classes, **sizes)
         large = stem == "imagenet"
-        kernel, stride, padding = (7, 2, 3) if large else (3, 1, 1)
+        kernel, stride, padding = (7, 2, 3) if large else (3, stem_stride, 1)
         self.conv1 = nn.Conv2d(in_channels, width, kernel, stride=stride, padding=padding, bias=False)
         self.bn1 = nn.BatchNorm2d(width)
         self.relu = nn.ReLU(inplace=True)
@@ -63,9 +66,7 @@ class ResNet(nn.Module):
         self.layer4 = _stage(4 * width, 8 * width, depths[3], stride=2)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(8 * width, num_classes)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        kaiming_(self)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits, shape (batch, num_classes)."""
@@ -82,7 +83,8 @@ def _stage(in_channels: int, channels: int, depth: int, stride: int = 1) -> nn.S
 def resnet18(num_classes: int = 1000, *, in_channels: int = 3, width: int = 64) -> ResNet:
     """ResNet-18 for ImageNet: at the default width its state dict is that of ``torchvision.models.resnet18``.
 
-    Shapes: (batch, in_channels, H, W), 224x224 in the paper -> (batch, num_classes).
+    Shapes: (batch, in_channels, H, W), 224x224 in the paper -> (batch, num_classes). On 32x32 images its last stage
+    sees single pixels, where eight of nine weights of a 3x3 kernel meet nothing but padding: use `resnet18_cifar`.
 
     >>> sum(p.numel() for p in resnet18().parameters())
     11689512
@@ -90,12 +92,14 @@ def resnet18(num_classes: int = 1000, *, in_channels: int = 3, width: int = 64) 
     return ResNet("imagenet", (2, 2, 2, 2), num_classes, in_channels, width)
 
 
-def resnet18_cifar(num_classes: int = 10, *, in_channels: int = 3, width: int = 64) -> ResNet:
+def resnet18_cifar(num_classes: int = 10, *, in_channels: int = 3, width: int = 64, stem_stride: int = 1) -> ResNet:
     """ResNet-18 for small images: a 3x3 stem and no max-pooling; ``width`` channels in the first stage.
+
+    stem_stride: 2 makes all that follows cost a quarter, and leaves 2x2 of 32x32 pixels to the last stage.
 
     Shapes: (batch, in_channels, H, W), 32x32 in the papers -> (batch, num_classes).
 
     >>> sum(p.numel() for p in resnet18_cifar().parameters())
     11173962
     """
-    return ResNet("cifar", (2, 2, 2, 2), num_classes, in_channels, width)
+    return ResNet("cifar", (2, 2, 2, 2), num_classes, in_channels, width, stem_stride)

@@ -21,6 +21,8 @@ class Ordered(nn.Module):
     """
 
     base: int = 1
+    free: bool = False
+    """Where no width is set, whether only training draws one and everything else runs at full width."""
 
     def __init__(self, name: str, nodes: int) -> None:
         super().__init__()

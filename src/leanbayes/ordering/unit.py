@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -42,7 +43,7 @@ class Draw(Site):
 
     def cycle(self, balanced: bool | None = None, alone: bool = True) -> int | None:
         """After how many samples nothing new comes: 1 where every width is set. Otherwise there is none."""
-        return 1 if self.units and all(unit.width for unit in self.units) else None
+        return 1 if self.units and all(unit.width or unit.free for unit in self.units) else None
 
     def noise(self, generator: torch.Generator | None = None) -> Tensor:
         """Standard Gumbel numbers, (nodes,): one network a sample."""
@@ -95,6 +96,8 @@ class OrderingUnit(Ordered):
         which sets narrows): at set widths, and at widths drawn from fixed tails. Learned ones need the outputs of
         dropped channels for their gradient.
 
+    free: where no width is set, whether only training draws one, and everything else runs at full width.
+
     >>> from leanbayes.convert.channels import Group
     >>> from leanbayes.ordering import uniform_logits
     >>> from leanbayes.ordering.placement import cut
@@ -132,6 +135,7 @@ class OrderingUnit(Ordered):
         self.hard, self.per_sample, self.share, self.legacy = hard, per_sample, share, legacy
         self.skip, self.narrows = skip, False
         self.tail_weight, self.width_penalty = tail_weight, width_penalty
+        self.free = True
         self.logits: nn.Parameter | None = None
         if learned:
             self.logits = nn.Parameter(keep_logits(log_beta).detach().clone())
@@ -141,6 +145,13 @@ class OrderingUnit(Ordered):
         self.register_buffer("temperature", torch.full_like(log_prior[0], temperature))
         self.register_buffer("node_of", torch.tensor(steps.node_of, device=log_beta.device), persistent=False)
         self.draw = Draw(steps.nodes)
+
+    @property
+    def kept(self) -> int:
+        """How many nodes a pass keeps as things are; 0 where it draws them."""
+        if self.width or not (context.mean_only or (self.free and not self.training)):
+            return self.width
+        return self.limit
 
     def tails(self) -> Tensor:
         """log beta_j, (K,); what lies beyond the limit is never drawn."""
@@ -167,8 +178,8 @@ class OrderingUnit(Ordered):
         """How many nodes this pass keeps, where it can leave the others out; None where it has to mask them."""
         if not self.narrows or self.rescale:
             return None
-        if self.width or context.mean_only:
-            return self.width or self.limit
+        if kept := self.kept:
+            return kept
         if self.logits is not None or not self.hard or self.per_sample:
             return None
         try:
@@ -213,8 +224,7 @@ class OrderingUnit(Ordered):
 
     def _nodes(self, x: Tensor) -> Tensor | None:
         """z, (K,) or (batch, K); None for all ones."""
-        if self.width or context.mean_only:
-            kept = self.width or self.limit
+        if kept := self.kept:
             if kept == self.nodes and not self.rescale:
                 return None
             z = (torch.arange(self.nodes, device=x.device) < kept).to(self.log_prior)
@@ -235,10 +245,26 @@ class OrderingUnit(Ordered):
         given = context.draws is not None and id(self.draw) in context.draws
         return self.per_sample and self.training and not given
 
+    def get_extra_state(self) -> Tensor:
+        return torch.cat([super().get_extra_state(), torch.tensor([int(self.free), *self.steps.of])])
+
+    def completed(self, state: Tensor) -> Tensor:
+        """The state as version 0.1 wrote it, which drew widths unless told otherwise and kept channels in order."""
+        by_number = self.steps.of if self.group.constraints else sorted(self.steps.of)
+        return torch.cat([state, torch.tensor([0, *by_number], dtype=state.dtype, device=state.device)])
+
+    def set_extra_state(self, state: Tensor) -> None:
+        free, *of = (self.completed(state) if len(state) == 3 else state)[3:].tolist()
+        if sorted(of) != sorted(self.steps.of):
+            raise ConversionError(f"'{self.name}': expected {self.steps.groups} ordered groups, received others")
+        super().set_extra_state(state[:3])
+        self.free, self.steps = bool(free), replace(self.steps, of=tuple(of))
+        self.node_of.copy_(torch.tensor(self.steps.node_of))
+
     def extra_repr(self) -> str:
         """What is ordered, and how."""
         tails = "fixed" if self.logits is None else "learned"
-        now = f"{self.width} of {self.nodes} nodes" if self.width else "sampled"
+        now = f"{self.width} of {self.nodes} nodes" if self.width else "full" if self.free else "sampled"
         return f"'{self.name}', groups={self.steps.groups}, base={self.steps.base}, tails {tails}, width {now}"
 
 

@@ -1,4 +1,4 @@
-"""q(w) of one tensor: moments, sample, what survives a budget."""
+"""Posteriors q(w) of one tensor: moments, samples, densities."""
 
 from .base import FactorisedGaussian, Posterior
 from .gaussian import Gaussian, ZeroMeanGaussian

@@ -1,10 +1,10 @@
-"""q(w): the distribution of one tensor."""
+"""Base classes of posteriors, the distributions of one tensor."""
 
 from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
@@ -15,7 +15,7 @@ from ..sampling import Site, draw
 
 
 class Posterior(Site):
-    """The distribution of one tensor, and a random site: what layers, kl and predict know about a weight.
+    """The distribution of one tensor, and a random site: the interface that layers, kl and predict use.
 
     has_mean: False where the mean is zero by construction, so that inference at the means is meaningless.
     gaussian: True where elements are independent Gaussians, so that local reparameterisation and Flipout apply.
@@ -96,7 +96,7 @@ class Posterior(Site):
         return None
 
     def snr(self) -> Tensor:
-        """Signal to noise, |E w| / std, elementwise: what survives a budget.
+        """Signal to noise, |E w| / std, elementwise; pruning keeps the highest.
 
         Sparse subspace VI's criteria 2 and 4 both rank by this number.
         """
@@ -151,7 +151,7 @@ class Posterior(Site):
 
 
 class FactorisedGaussian(Posterior):
-    """Independent Gaussians, N(mean, std^2) elementwise: all that follows from a mean and a std alone."""
+    """Independent Gaussians, N(mean, std^2) elementwise, for subclasses that give mean and std."""
 
     gaussian = True
 
@@ -159,6 +159,9 @@ class FactorisedGaussian(Posterior):
         """Standard normals of `shape`."""
         device = self.device if generator is None else generator.device
         return torch.randn(self.shape, generator=generator, device=device, dtype=self.dtype)
+
+    def noise_kind(self) -> tuple[Any, ...] | None:
+        return type(self), self.shape, self.dtype, self.device
 
     def sample(self, noise: Tensor | None = None) -> Tensor:
         """mean + std * noise (Kingma & Welling, 2014, section 2.4)."""
@@ -186,6 +189,17 @@ def above_zero(std: Tensor) -> Tensor:
     into infinity.
     """
     return std.clamp_min(torch.finfo(std.dtype).tiny)
+
+
+def padded_shape(shape: Sequence[int], target: Sequence[int]) -> tuple[int, ...] | None:
+    """A shape with as many dimensions as ``target``, or None where it does not broadcast to it.
+
+    >>> padded_shape((3,), (2, 3)), padded_shape((2,), (2, 3))
+    ((1, 3), None)
+    """
+    padded = (1,) * (len(target) - len(shape)) + tuple(shape)
+    fits = len(padded) == len(target) and all(a in (1, b) for a, b in zip(padded, target, strict=True))
+    return padded if fits else None
 
 
 def as_parameter(w: Tensor) -> nn.Parameter:

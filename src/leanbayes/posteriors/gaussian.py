@@ -1,4 +1,4 @@
-"""The mean-field Gaussian, and its cousin that has no mean."""
+"""The mean-field Gaussian, and a Gaussian whose mean is 0."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Gaussian(FactorisedGaussian):
 class ZeroMeanGaussian(FactorisedGaussian):
     """A variance-only weight, N(0, softplus(rho)^2) (variance networks, equation 12).
 
-    All it knows is in its spread, so it has no mean to fall back on: `has_mean` is False.
+    Only the variance is learned; `has_mean` is False, since a network at the means would be zero.
 
     >>> q = ZeroMeanGaussian.from_tensor(torch.tensor([0.5, -2.0]))
     >>> q.mean, q.std.detach()

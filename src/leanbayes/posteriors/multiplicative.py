@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..errors import ConfigError
 from ..sampling import draw
-from .base import FactorisedGaussian, as_parameter, mean_parameter
+from .base import FactorisedGaussian, as_parameter, mean_parameter, padded_shape
 
 Granularity = Literal["weight", "neuron", "layer"]
 GRANULARITIES: tuple[str, ...] = get_args(Granularity)
@@ -32,7 +32,7 @@ class MultiplicativeGaussian(FactorisedGaussian):
 
     def __init__(self, loc: Tensor, log_alpha: Tensor) -> None:
         super().__init__()
-        if not _broadcasts(log_alpha.shape, loc.shape):
+        if padded_shape(log_alpha.shape, loc.shape) is None:
             raise ConfigError(
                 f"log_alpha: expected a shape that broadcasts to {tuple(loc.shape)}, received {tuple(log_alpha.shape)}"
             )
@@ -101,10 +101,3 @@ def alpha_shape(shape: torch.Size, granularity: str) -> torch.Size:
         raise ConfigError(f"granularity: expected one of {', '.join(GRANULARITIES)}, received {granularity!r}")
     kept = {"weight": len(shape), "neuron": 1, "layer": 0}[granularity]
     return torch.Size([*shape[:kept], *[1] * len(shape[kept:])])
-
-
-def _broadcasts(shape: torch.Size, target: torch.Size) -> bool:
-    try:
-        return torch.broadcast_shapes(shape, target) == target
-    except RuntimeError:
-        return False

@@ -8,6 +8,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from .. import moved
 from ..checks import whole_number
 from ..errors import ArtifactError, ConfigError
 from .base import Posterior, as_parameter, check_floating
@@ -21,6 +22,8 @@ class Sparse(Posterior):
 
     is_sparse = True
     index: Tensor
+    goal: int | None = None
+    """How many slots training is to leave, where there are more."""
 
     def __init__(self, loc: Tensor, index: Tensor, shape: torch.Size) -> None:
         super().__init__()
@@ -84,7 +87,27 @@ class Sparse(Posterior):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         if isinstance(index := state_dict.get(prefix + "index"), Tensor):
             _check_index(index, self._shape.numel(), ArtifactError, prefix + "index: ")
+            if index.ndim == 1:
+                self.have_slots(len(index))
         super()._load_from_state_dict(state_dict, prefix, *args)
+
+    @torch.no_grad()
+    def take_(self, slots: Tensor) -> None:
+        """Keep these slots alone, (m,); the parameters stay the same objects."""
+        for p in self._parameters.values():
+            if p is not None:
+                p.data, p.grad = p.data[slots], None
+        self.index = self.index[slots]
+
+    def have_slots(self, count: int) -> None:
+        """Have so many slots from now on; where that changes their number, their values come from elsewhere."""
+        if count == len(self.index):
+            return
+        self.goal = None
+        for p in self._parameters.values():
+            if p is not None:
+                p.data, p.grad = p.data.new_zeros(count), None
+        self.index = self.index.new_zeros(count)
 
     def extra_repr(self) -> str:
         return f"{super().extra_repr()}, active={len(self.index)} ({self.density:.1%})"
@@ -117,7 +140,7 @@ class SparsePoint(Sparse):
         return self.loc.new_zeros(self._shape)
 
     def noise(self, generator: torch.Generator | None = None) -> Tensor:
-        """None needed."""
+        """An empty tensor: nothing is drawn."""
         return self.loc.new_empty(0)
 
     def sample(self, noise: Tensor | None = None) -> Tensor:
@@ -129,7 +152,7 @@ class SparsePoint(Sparse):
         return self.active_mean()
 
     def snr(self) -> Tensor:
-        """|loc|, which is all there is to rank by."""
+        """|loc|, so that magnitudes decide what is pruned."""
         return self.mean.abs()
 
 
@@ -152,3 +175,7 @@ def _check_index(index: Tensor, size: int, error: type[Exception], name: str = "
         raise error(f"{name}expected places from 0 to {size - 1}, received {int(index.min())} to {int(index.max())}")
     if len(index.unique()) != len(index):
         raise error(f"{name}expected every place once, {len(index) - len(index.unique())} occur again")
+
+
+def __getattr__(name: str) -> Any:
+    return moved.attribute(__name__, name)

@@ -13,6 +13,7 @@ from .. import batches, checks, likelihoods, sampling, turns
 from ..convert.record import get
 from ..errors import DataError, PredictionError
 from ..eval_mode import undisturbed
+from ..layers.kl_watch import warn_without_kl
 from ..likelihoods import Likelihood, likelihood
 from ..training.guard import dtypes_explained
 from .accumulate import Accumulator, check_weights
@@ -92,6 +93,7 @@ def predict(
     else:
         seed = checks.seed(seed, error=PredictionError)
     meaning = resolve_task(model, task)
+    warn_without_kl(model)
     if mean_only:
         warn_if_past(model)
     engine = Engine(
@@ -129,7 +131,11 @@ def predict(
     if found is None:
         return join(parts)
     same = found.conformal is not None and found.conformal.likelihood == str(meaning)
-    return dataclasses.replace(join(parts), conformal=found.conformal if same else None, classes=found.classes)
+    result = join(parts)
+    named = meaning.task == "classification" and result.mean.shape[1] == len(found.classes)
+    return dataclasses.replace(
+        result, conformal=found.conformal if same else None, classes=found.classes if named else ()
+    )
 
 
 def _average(

@@ -168,13 +168,13 @@ class Predictive:
         self._only("prediction sets" if task == "classification" else "prediction intervals", task)
         if self.conformal is None:
             raise PredictionError(
-                "the model has no thresholds for such predictions; call lb.conformalize_(model, held_out, coverage=0.9), "
+                "the model has no thresholds for such predictions; call lb.conformalize_(model, held_out), "
                 "and again after training it or changing its temperature or its task"
             )
         if (samples := int(self.counts.max())) != self.conformal.samples:
             warnings.warn(
-                f"lb.conformalize_ averaged {self.conformal.samples} samples and this prediction {samples}, so that its "
-                "coverage is not guaranteed; predict with as many, or call lb.conformalize_ again",
+                f"lb.conformalize_ averaged {self.conformal.samples} samples and this prediction {samples}, so that "
+                "its coverage is not guaranteed; predict with as many, or call lb.conformalize_ again",
                 LeanBayesWarning,
                 stacklevel=3,
             )

@@ -6,6 +6,7 @@ stands here for a longer run, LeNet-5 on MNIST.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import partial
@@ -18,8 +19,10 @@ import leanbayes as lb
 
 from ..data import load, loaders
 from ..methods import Dropout, Ensemble, MeanField, Method, Nested, Patch, SparseSubspace, Variance, VariationalDropout
+from ..methods.nested import WEIGHTS
 from ..models import build
 from ..models.auto import fitting
+from ..priors import Normal
 from .experiment import Cell, Experiment
 from .jobs import Jobs
 from .results import Measured, Metrics
@@ -28,7 +31,7 @@ from .results import Measured, Metrics
 @dataclass(frozen=True)
 class Contestant:
     """A method (or rules), the weight of its KL, the share of training over which that weight rises, how many times as
-    long it is trained, and the widths at which a nested network is asked, a row each.
+    long it is trained, and the widths at which a nested network is evaluated, a row each.
     """
 
     method: Method | Mapping[str, Method] | None
@@ -50,16 +53,21 @@ class Contestant:
 CONTESTANTS: dict[str, Contestant] = {
     "plain network": Contestant(None),
     "MC dropout": Contestant(Dropout(0.2)),
-    "mean-field": Contestant(MeanField()),
-    "mean-field, tempered": Contestant(MeanField(), kl_weight=0.1),
-    "variational dropout": Contestant(VariationalDropout(), warmup=0.5),
+    "mean-field": Contestant(MeanField(std=0.02, prior=Normal())),
+    "mean-field, tempered": Contestant(MeanField(std=0.02, prior=Normal()), kl_weight=0.1),
+    "variational dropout": Contestant(VariationalDropout(log_alpha=-5.0), warmup=0.5),
     # the first dense layer; it starts beyond alpha = 1, which from -5 would take longer than these runs last
     "variance network": Contestant({"dense1": Variance(log_alpha=2.0)}, warmup=0.5),
-    "deep ensemble of 3": Contestant(Ensemble(members=3), rounds=3),  # as many epochs for each member
+    "deep ensemble of 3": Contestant(Ensemble(members=3, init="fresh"), rounds=3),  # as many epochs for each member
     "sparse subspace, 10 %": Contestant(SparseSubspace(density=0.1, interval=50), kl_weight=0.1),
-    "patched output": Contestant({"dense2": Patch(components=5)}, kl_weight=0.1),
+    "patched output": Contestant({"dense2": Patch(components=5, perturbation=0.3)}, kl_weight=0.1),
     # all widths at once take longer
-    "nested": Contestant(Nested(groups=16, base_groups=1), kl_weight=0.1, rounds=2, widths=(0.25, 0.5, 1.0)),
+    "nested": Contestant(
+        Nested(groups=16, base_groups=1, weights=dataclasses.replace(WEIGHTS, log_alpha=-3.0)),
+        kl_weight=0.1,
+        rounds=2,
+        widths=(0.25, 0.5, 1.0),
+    ),
 }
 
 
@@ -134,6 +142,7 @@ def train_and_evaluate(name: str, setup: BaselineSetup, seed: int, *, progress: 
         kl_weight=lb.warmup(0, contestant.kl_weight, steps=steps) if steps else contestant.kl_weight,
         scheduler=lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs),
         seed=seed,
+        recalibrate=False,
         progress=progress,
     )
     others = {o: DataLoader(load(o, parts="test", normalise=data).test, 256) for o in setup.ood}

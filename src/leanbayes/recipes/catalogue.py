@@ -36,6 +36,9 @@ def _experiment(name: str) -> Any:
 _SUMMARIES = {
     "baselines": "all methods on one network, beside a plain one: accuracy, calibration, out-of-domain",
     "bn-statistics": "nested posteriors, appendix C.2: BatchNorm statistics at a width from few images or all",
+    "defaults":
+        "every method with nothing but its defaults on trained networks, beside the same training without Bayes",
+    "hvae-depth": "ordered latents, section 6.2.2: the depth of a hierarchical VAE by the mode of its posterior",
     "limited-parameters":
         "nested posteriors, table 2: the smallest BN3, sparse variational dropout, averages over widths",
     "nested-cost": "nested posteriors, table 3: time of a training step and of a prediction beside IBNN and FN3",
@@ -58,6 +61,10 @@ _SUMMARIES = {
         "ensemble model patching, tables 12 and 13: nine UCI sets, the published splits trained side by side",
     "patch-samples":
         "ensemble model patching, tables 9 to 11, figure 6: accuracy and calibration by the number of samples",
+    "posterior-collapse":
+        "ordered latents, appendix A.5: what is left of the KL under a growing weight, VND-AE beside a VAE",
+    "progressive-generation":
+        "ordered latents, figures 8, 9, 12, 13: one draw at growing code length, the tree of codes, traversals",
     "snr-pruning": "nested posteriors, table 1: BN3 cut to size beside a Bayesian network pruned by signal to noise",
     "sparse-accuracy":
         "sparse subspace VI, tables 1 and 2: accuracy, calibration and cost beside dense VI, VD, SBP and RigL",
@@ -88,7 +95,7 @@ _SUMMARIES = {
 }  # fmt: skip
 _FOLDERS = {
     "nested": ("bn-statistics", "limited-parameters", "snr-pruning"),
-    "latents": ("ordered-latents",),
+    "latents": ("hvae-depth", "ordered-latents", "posterior-collapse", "progressive-generation"),
 }
 RECIPES = {name: Recipe(name, text, partial(_experiment, name)) for name, text in _SUMMARIES.items()}
 

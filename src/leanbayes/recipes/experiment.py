@@ -139,11 +139,11 @@ def grid(*, overrides: Iterable[tuple[Mapping[str, Any], Mapping[str, Any] | Non
     found = []
     for values in itertools.product(*axes.values()):
         cell: dict[str, Any] | None = dict(zip(axes, values, strict=True))
-        asked = dict(cell or {})
+        values_of = dict(cell or {})
         for where, changes in overrides:
             if unknown := set(where) - set(axes):
                 raise ConfigError(f"overrides: expected some of {', '.join(axes)}, received {', '.join(unknown)}")
-            if cell is not None and all(asked[name] == value for name, value in where.items()):
+            if cell is not None and all(values_of[name] == value for name, value in where.items()):
                 cell = None if changes is None else {**cell, **changes}
         if cell is not None:
             found.append(cell)

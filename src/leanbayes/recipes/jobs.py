@@ -41,7 +41,7 @@ class Jobs:
 
     folder: where finished pieces are kept as JSON; None keeps nothing.
     tell: called with a line of text when a piece starts.
-    seconds: what all pieces took, also those of earlier runs; one that asks for others takes as long as all of them.
+    seconds: what all pieces took, also those of earlier runs; one that needs others takes as long as all of them.
     machines: the machines that the pieces ran on, as `machine` describes them.
 
     >>> jobs = Jobs(None)
@@ -98,7 +98,7 @@ class Jobs:
         *,
         anew: bool = False,
     ) -> nn.Module:
-        """A copy of the trained network that ``key`` describes completely, trained once for all pieces that ask for it.
+        """A copy of the trained network that ``key`` describes completely, trained once for all pieces that need it.
 
         fresh: the plain network, which a file is read into. train: is given options of `fit`, a checkpoint to go on
         from, so that an interrupted training continues. anew: train it from the start in any case, for callbacks

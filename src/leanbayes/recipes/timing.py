@@ -1,4 +1,4 @@
-"""Comparing the time of several things: they take turns, so that a slow spell of the machine hits all of them."""
+"""Comparing the time of several things: they take turns, so that a slow phase of the machine affects all of them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 
 def in_turns(work: Mapping[str, Callable[[], Any]], turns: int) -> dict[str, list[float]]:
@@ -23,6 +26,20 @@ def in_turns(work: Mapping[str, Callable[[], Any]], turns: int) -> dict[str, lis
             if turn:
                 seconds[name].append(time.perf_counter() - began)
     return seconds
+
+
+def training_step(
+    model: nn.Module, optimizer: Optimizer, x: Tensor, y: Tensor, loss: Callable[[Tensor, Tensor], Tensor]
+) -> Callable[[], None]:
+    """A whole training step as a function; loss: of outputs and targets."""
+
+    def step() -> None:
+        model.train()
+        optimizer.zero_grad(set_to_none=True)
+        loss(model(x), y).backward()  # type: ignore[no-untyped-call]
+        optimizer.step()
+
+    return step
 
 
 def times_as_long(others: Sequence[float], own: Sequence[float]) -> float:

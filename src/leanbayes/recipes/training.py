@@ -26,6 +26,10 @@ from .results import Measured
 ROWS = 1000  # of test images at once: the noise of a sample is drawn anew for every block of them
 
 
+AS_PUBLISHED: dict[str, Any] = {"kl_weight": 1.0, "recalibrate": False}
+"""Options of `fit` as the papers have them: the ELBO itself, and BatchNorm's statistics as training leaves them."""
+
+
 @dataclass(frozen=True)
 class Training:
     """One training run: what on what, and for how long; with Adam, whose learning rate falls linearly to 0.
@@ -103,7 +107,7 @@ class Training:
             optimizer=self.optimizer(model),
             batch_size=self.batch_size,
             seed=seed,
-            **{"epochs": self.epochs, "progress": False, **self.fit_options(data), **options},
+            **{"epochs": self.epochs, "progress": False, **AS_PUBLISHED, **self.fit_options(data), **options},
         )
 
     def train(self, seed: int, data: DataSet, **options: Any) -> nn.Module:

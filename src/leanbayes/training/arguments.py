@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,8 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from .. import checks
 from ..errors import ConfigError, TrainingError
 from ..files import writable_kind
-from .callbacks import Callback, EarlyStopping
+from ..kl import random_weights
+from .callbacks import EarlyStopping
 from .elbo import ELBO
 from .parameter_groups import parameter_groups
 
@@ -47,11 +47,9 @@ def make_optimizer(
         if given is torch.optim.LBFGS:  # takes no groups
             return given([*own, *noise], lr=lr)
         groups = parameter_groups(model, lr=lr, scale_lr=scale_lr)
-        if noise and groups and "scales" not in groups[0]:
-            groups[0]["params"] += noise
-        elif noise:
-            groups.append({"params": noise})
-        return (given or torch.optim.Adam)(groups, lr=lr)
+        if noise:  # one number that all data determine: it may move faster than the weights
+            groups.append({"params": noise, "lr": 10 * lr})
+        return (given or torch.optim.Adam)(groups, lr=lr)  # type: ignore[call-arg]
     made = given([*own, *noise]) if callable(given) and not isinstance(given, type) else given
     if not isinstance(made, Optimizer):
         raise ConfigError(
@@ -59,6 +57,23 @@ def make_optimizer(
             f"received {checks.short(made)}"
         )
     return made
+
+
+KL_SHARE = 0.05
+"""What the mean KL of a weight counts in the loss of a datum, by default.
+
+A log-uniform prior asks for more noise without end, half a nat for every unit of log alpha: at this share the noise
+stops growing where it costs the data a fortieth of a nat.
+"""
+
+
+def default_kl_weight(model: nn.Module, num_data: int) -> float:
+    """1 where there are 20 data a random weight, and 0.05 data / weights where there are fewer.
+
+    The KL then counts 0.05 times its mean over the weights, in nats per datum. At a weight of 1, the ELBO itself, the
+    prior of a network with far more weights than data outweighs the data (Wenzel et al., 2020).
+    """
+    return min(1.0, KL_SHARE * num_data / max(random_weights(model), 1))
 
 
 def make_scheduler(given: Any, optimizer: Optimizer, every: str) -> LRScheduler | None:
@@ -91,18 +106,6 @@ def make_early_stopping(given: Any, val: Any) -> list[EarlyStopping]:
     return [stopping]
 
 
-def check_integers(**values: Any) -> None:
-    """Each is a whole number of at least 1."""
-    for name, value in values.items():
-        checks.whole_number(name, value)
-
-
-def check_numbers(**values: Any) -> None:
-    """Each is a finite number above 0."""
-    for name, value in values.items():
-        checks.number(name, value, above=0)
-
-
 def as_file(name: str, path: Any) -> Path | None:
     """A path at which a file can be written."""
     if path is None:
@@ -114,16 +117,3 @@ def as_file(name: str, path: Any) -> Path | None:
             + ("in none" if writable_kind(file) else "a directory or a device; add or choose a file name")
         )
     return file
-
-
-def check_monitors(found: list[Any], known: Iterable[str]) -> None:
-    """Refuse an early stopping whose number no row will have.
-
-    A callback with an ``epoch_end`` of its own may add numbers to the row: then the first row decides.
-    """
-    others = [c for c in found if not isinstance(c, EarlyStopping)]
-    if any(getattr(type(c), "epoch_end", Callback.epoch_end) is not Callback.epoch_end for c in others):
-        return
-    for stopping in found:
-        if isinstance(stopping, EarlyStopping):
-            stopping.check(known)

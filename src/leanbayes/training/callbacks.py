@@ -1,4 +1,4 @@
-"""What happens around training steps: mask updates and temperatures of methods, early stopping, your own.
+"""Callbacks around training steps: those of methods (mask updates, temperatures), early stopping, your own.
 
 A callback is an object with any of the hooks of `Callback`, each called with the `State` of training; inheriting from
 it is not needed. One that must survive a restart has ``state_dict()`` (plain values and tensors) and
@@ -48,25 +48,25 @@ class State:
 
 
 class Callback:
-    """The hooks, all of them empty."""
+    """Base class of callbacks: every hook does nothing."""
 
     def fit_start(self, state: State) -> None:
-        """Before anything else, also before the state of a checkpoint is loaded."""
+        """Called first, before the state of a checkpoint is loaded."""
 
     def before_step(self, state: State) -> None:
-        """Before the forward pass."""
+        """Called before the forward pass."""
 
     def after_backward(self, state: State) -> None:
-        """Gradients are there, averaged over processes, times state.scale, not yet clipped."""
+        """Called with the gradients averaged over processes and multiplied by state.scale, before clipping."""
 
     def after_step(self, state: State) -> None:
-        """The optimiser has moved the parameters."""
+        """Called after the step of the optimiser."""
 
     def epoch_end(self, state: State) -> None:
-        """After validation; state.row holds the epoch's numbers."""
+        """Called after validation; state.row holds the numbers of the epoch."""
 
     def fit_end(self, state: State) -> None:
-        """After the last epoch."""
+        """Called after the last epoch."""
 
 
 def callbacks(model: nn.Module) -> list[Any]:
@@ -100,8 +100,12 @@ def notify(hooks: Iterable[Any], hook: str, state: State) -> None:
     if hook not in HOOKS:
         raise ConfigError(f"hook: expected one of {', '.join(HOOKS)}, received {checks.short(hook)}")
     for one in hooks:
-        if (function := getattr(one, hook, None)) is not None:
+        if (function := _hook(one, hook)) is not None:
             function(state)
+
+
+def _hook(callback: Any, name: str) -> Any:
+    return getattr(callback, name, None)
 
 
 def out_of_order(who: str) -> TrainingError:
@@ -116,7 +120,7 @@ def check(hooks: Iterable[Any]) -> list[Any]:
     """The callbacks as a list, each of them with at least one hook."""
 
     def callback(name: str, value: Any) -> Any:
-        if isinstance(value, type) or not any(hasattr(value, hook) for hook in HOOKS):
+        if isinstance(value, type) or not any(_hook(value, hook) for hook in HOOKS):
             checks.refuse(name, f"an object with any of {', '.join(HOOKS)}", value)
         return value
 
@@ -188,6 +192,18 @@ class EarlyStopping(Callback):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.best, self.best_epoch, self.waited = state["best"], state["best_epoch"], state["waited"]
         self.weights = state["weights"]
+
+
+def check_monitors(callbacks: list[Any], known: Iterable[str]) -> None:
+    """Refuse an early stopping whose number no row will have.
+
+    A callback with an ``epoch_end`` of its own may add numbers to the row: then the first row decides.
+    """
+    stopping = [c for c in callbacks if isinstance(c, EarlyStopping)]
+    others = (_hook(type(c), "epoch_end") for c in callbacks if not isinstance(c, EarlyStopping))
+    if all(hook in (None, Callback.epoch_end) for hook in others):
+        for one in stopping:
+            one.check(known)
 
 
 def _tensors(model: nn.Module) -> dict[str, Tensor]:

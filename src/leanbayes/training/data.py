@@ -24,6 +24,7 @@ from torch.utils.data import (
 
 from ..batches import Columns, is_table, length
 from ..errors import ConfigError, DataError
+from ..layers.contract import option
 from ..sampling import mix
 from . import rng
 
@@ -56,8 +57,8 @@ class Feed:
         """The batches of an epoch from batch `start` on."""
         if self.order is not None:
             self.order.epoch, self.order.start = number, start
-        elif hasattr(sampler := getattr(self.loader, "sampler", None), "set_epoch"):
-            sampler.set_epoch(number)  # type: ignore[union-attr]
+        elif (set_epoch := option(option(self.loader, "sampler"), "set_epoch")) is not None:
+            set_epoch(number)
         return iter(self.loader)
 
     def describe(self) -> dict[str, Any]:
@@ -137,9 +138,8 @@ class Keyed(Dataset):
     def __getitems__(self, keyed: list[int]) -> list[Any]:
         key, *indices = keyed
         with rng.seeded_host(key):
-            if hasattr(self.dataset, "__getitems__"):
-                return self.dataset.__getitems__(indices)
-            return [self.dataset[i] for i in indices]
+            several = option(self.dataset, "__getitems__")
+            return [self.dataset[i] for i in indices] if several is None else several(indices)
 
 
 class Rows(Dataset):
@@ -261,7 +261,7 @@ def _length(loader: DataLoader[Any]) -> int | None:
 
 
 def _ownable(loader: DataLoader[Any]) -> bool:
-    """Whether the loader's order says no more than 'shuffled' or 'in order', so that `Order` can take its place."""
+    """Whether the loader only shuffles or keeps the order, so that `Order` can take the place of its sampler."""
     sampler = loader.sampler
     if isinstance(loader.dataset, IterableDataset) or type(loader.batch_sampler) is not BatchSampler:
         return False

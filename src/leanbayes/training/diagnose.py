@@ -1,8 +1,7 @@
-"""Where a loss that is not a number came from."""
+"""Finding the cause of a loss that is not finite."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -80,8 +79,5 @@ def _kind(module: nn.Module) -> str:
 
 
 def _bad(value: Any) -> bool:
-    if isinstance(value, Tensor):
-        return (value.is_floating_point() or value.is_complex()) and not bool(torch.isfinite(value).all())
-    if isinstance(value, Mapping):
-        return any(map(_bad, value.values()))
-    return isinstance(value, (tuple, list)) and any(map(_bad, value))
+    tensors = (leaf for _, leaf in batches.leaves(value) if isinstance(leaf, Tensor))
+    return any((t.is_floating_point() or t.is_complex()) and not bool(torch.isfinite(t).all()) for t in tensors)

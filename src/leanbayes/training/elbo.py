@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from .. import batches, checks
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError, DataError, LeanBayesWarning
 from ..kl import kl_sum, unscaled_sum
 from ..likelihoods import Likelihood, likelihood
 from .data import count
 from .schedules import Schedule, evaluate, schedule
+
+DWARFS = 100.0
+"""How many times the loss of the data the KL may count at the first step before there is a warning."""
 
 
 class Terms(NamedTuple):
@@ -31,7 +36,10 @@ class Terms(NamedTuple):
 
     def detached(self) -> Terms:
         """The same numbers without their graph."""
-        return Terms(*(value.detach() if isinstance(value, Tensor) else value for value in self))
+        tensors: dict[str, Any] = {
+            k: value.detach() for k, value in self._asdict().items() if isinstance(value, Tensor)
+        }
+        return self._replace(**tensors)
 
     def numbers(self) -> Tensor:
         """loss, nll, kl, unscaled and latent_kl as one tensor, detached."""
@@ -91,8 +99,22 @@ class ELBO(nn.Module):
                 latent_kl = outputs.kl.mean().to(loss)
                 loss = loss + latent_weight * latent_kl
         if model.training and torch.is_grad_enabled():
+            if self.step == 0:
+                self._compare(nll, kl, weight)
             self.step += 1
         return Terms(loss, nll, kl, weight, 0.0 if unscaled is None else unscaled, latent_kl, latent_weight)
+
+    def _compare(self, nll: Tensor, kl: Tensor, weight: float) -> None:
+        """Say so where the prior counts far more than the data before anything has been learned."""
+        share, loss = float(kl.detach()) * weight / self.num_data, float(nll.detach())
+        if math.isfinite(share) and share > DWARFS * max(abs(loss), 0.1):
+            warnings.warn(
+                f"the KL counts {share:.3g} nats per datum at the first step, the data {loss:.3g}: training will serve "
+                f"the prior before the data; lower kl_weight (to {weight * abs(loss) / share:.1g}, say, or None in "
+                "fit), let it rise with lb.warmup, or take a prior such as lb.EmpiricalNormal()",
+                LeanBayesWarning,
+                stacklevel=3,
+            )
 
     # The step is host state: as a buffer on a GPU, reading it would wait for the device at every step.
     def get_extra_state(self) -> Tensor:

@@ -16,16 +16,23 @@ from torch.optim.lr_scheduler import LRScheduler
 from .. import checks
 from ..batches import accept
 from ..convert import record
+from ..data.dataset import class_names
 from ..errors import ConfigError, LeanBayesWarning
 from ..turns import training
 from . import arguments, callbacks as hooks, checkpoint as files, data, history
 from .elbo import ELBO
 from .history import History
-from .loop import Job, Run
+from .job import Job
+from .loop import Run
+from .recalibrate import needs_whole_draws, recalibrate_
 from .schedules import Schedule
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
+
+
+RECALIBRATION = 10_000
+"""How many data BatchNorm's statistics are collected from after training: 50 whole networks with 200 data each."""
 
 
 def fit(
@@ -40,13 +47,14 @@ def fit(
     scale_lr: float | None = None,
     scheduler: Callable[[Optimizer], LRScheduler] | LRScheduler | None = None,
     scheduler_every: Literal["epoch", "step"] = "epoch",
-    kl_weight: float | Schedule = 1.0,
+    kl_weight: float | Schedule | None = None,
     latent_weight: float | Schedule = 1.0,
     num_data: int | None = None,
     batch_size: int = 128,
     val_samples: int = 4,
     seed: int = 0,
     clip: float | None = None,
+    recalibrate: bool = True,
     early_stopping: int | hooks.EarlyStopping | None = None,
     callbacks: Sequence[Any] = (),
     checkpoint: str | os.PathLike[str] | None = None,
@@ -73,8 +81,13 @@ def fit(
     scale_lr is that of the spread of posteriors (see `parameter_groups`, for optimizers of your own), and a run of 100
     steps or more that has left it where it was ends with a warning.
     scheduler: a function of the optimizer that returns a learning-rate scheduler, stepped each epoch or each step.
-    kl_weight: a number or a schedule of the step, say ``warmup(0, 1, steps=5 * len(loader))``. latent_weight: the same
-    for the KL of latent variables, where a model has any: a beta-VAE's beta. clip: the largest norm of the gradient.
+    kl_weight: a number or a schedule of the step, say ``warmup(0, 1, steps=5 * len(loader))``; 1 is the ELBO itself.
+    None is 1 where there are 20 data a random weight, and 0.05 data / weights where there are fewer, so that the KL
+    counts 0.05 of its mean over the weights: a tempered posterior, without which the prior of a large network outweighs
+    little data. latent_weight: the same for the KL of latent variables, where a model has any: a beta-VAE's beta.
+    clip: the largest norm of the gradient.
+    recalibrate: training noise and the noise of `predict` differ (see the guide on BatchNorm), so that BatchNorm's
+    statistics are collected anew at the end, from up to 10,000 data under whole draws of the weights. Frozen ones stay.
     early_stopping: a patience in epochs on val_nll, or an `EarlyStopping`. callbacks: see
     `leanbayes.training.callbacks`. val_samples: draws of the weights in validation.
 
@@ -103,13 +116,17 @@ def fit(
     seed = checks.seed(seed)
     checks.one_of("scheduler_every", scheduler_every, ("epoch", "step"))
     checks.flag("resume", resume)
+    checks.flag("recalibrate", recalibrate)
     checks.flag("progress", progress)
-    arguments.check_integers(epochs=epochs, batch_size=batch_size, val_samples=val_samples)
-    arguments.check_numbers(lr=lr, **({} if clip is None else {"clip": clip}))
+    for name, value in {"epochs": epochs, "batch_size": batch_size, "val_samples": val_samples}.items():
+        checks.whole_number(name, value)
+    checks.number("lr", lr, above=0)
+    if clip is not None:
+        checks.number("clip", clip, above=0)
     if scale_lr is not None:
         checks.number("scale_lr", scale_lr, at_least=0)
     if checkpoint_every is not None:
-        arguments.check_integers(checkpoint_every=checkpoint_every)
+        checks.whole_number("checkpoint_every", checkpoint_every)
     if checkpoint is None and (resume or checkpoint_every is not None):
         raise ConfigError("resume and checkpoint_every: expected a checkpoint as well; pass checkpoint='run.ckpt'")
     if tensorboard is not None:
@@ -120,7 +137,9 @@ def fit(
     feed = data.feed(train_loader, batch_size=batch_size, seed=seed)  # the loop makes its own; this one is for checks
     if val is not None:
         data.feed(val, batch_size=batch_size, seed=seed, training=False)
-    elbo = ELBO(task, num_data if num_data is not None else data.count(train_loader), kl_weight, latent_weight)
+    count = num_data if num_data is not None else data.count(train_loader)
+    kl_weight = arguments.default_kl_weight(model, count) if kl_weight is None else kl_weight
+    elbo = ELBO(task, count, kl_weight, latent_weight)
     fabric = _fabric(accelerator, devices, strategy, precision)
     chosen = arguments.make_optimizer(optimizer, model, elbo, lr, scale_lr)
     job = Job(
@@ -160,7 +179,9 @@ def fit(
     with training():
         result = _launch(fabric, job)
 
-    record.ensure(model).trained(elbo.likelihood.to_dict())
+    record.ensure(model).trained(elbo.likelihood.to_dict(), class_names(train_loader))
+    if recalibrate and needs_whole_draws(model):
+        recalibrate_(model, train_loader, data=RECALIBRATION, seed=seed)
     return result
 
 

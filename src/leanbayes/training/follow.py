@@ -1,4 +1,4 @@
-"""`follow`: what the methods of a model do around a step, in a loop of your own, without a line in it."""
+"""`follow`: the callbacks of a model's methods in a training loop of your own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.optim import Optimizer
 from .. import batches, checks
 from ..convert import record
 from . import callbacks as hooks
-from .arguments import check_integers, make_optimizer
+from .arguments import make_optimizer
 from .elbo import ELBO, Terms
 
 
@@ -38,7 +38,7 @@ class Following:
         record.ensure(state.model).trained(elbo.likelihood.to_dict())
 
     def stop(self) -> None:
-        """Training is over: let go of model, loss and optimiser."""
+        """End training: remove the hooks from model, loss and optimiser, and call `fit_end`."""
         for handle in self.handles:
             handle.remove()
         if self.handles:
@@ -80,7 +80,7 @@ def _processes() -> int:
 def follow(
     model: nn.Module, optimizer: Optimizer, elbo: ELBO, *, total_steps: int | None = None, callbacks: Iterable[Any] = ()
 ) -> Following:
-    """Let the methods of a model do their work around every step of a loop of your own.
+    """Run the callbacks of a model's methods around every step of a training loop of your own.
 
     Mask updates, temperatures, the turns of an ensemble and the gradient of learned mixing then happen around
     ``optimizer.step()``, and the model remembers what it was trained for, as after `fit`. The loop stays as it is:
@@ -111,7 +111,7 @@ def follow(
     checks.instance("optimizer", optimizer, Optimizer, "a torch optimizer")
     checks.instance("elbo", elbo, ELBO, "lb.ELBO(...)")
     if total_steps is not None:
-        check_integers(total_steps=total_steps)
+        checks.whole_number("total_steps", total_steps)
     own = hooks.check(callbacks)
     make_optimizer(optimizer, model, elbo)  # checks it, and adds the noise level
     state = hooks.State(model, optimizer, total_steps=total_steps)

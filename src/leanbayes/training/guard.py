@@ -1,4 +1,4 @@
-"""What keeps bad data out of a model: batches checked before it sees them, steps undone that did not end well."""
+"""Keeping bad data out of a model: checks of batches and gradients, and undoing a step that failed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .elbo import ELBO
 
 
 class BatchError(DataError, TrainingError):
-    """A batch has values that no training can go on with; the model has not seen it."""
+    """A batch has values that cannot be trained on; the model has not seen it."""
 
 
 def check_inputs(inputs: Any, what: str = "") -> None:
@@ -25,8 +25,10 @@ def check_inputs(inputs: Any, what: str = "") -> None:
     Traceback (most recent call last):
     leanbayes.training.guard.BatchError: the inputs of this batch are non-finite: nan at [1, 0]; ...
     """
-    for name, tensor in _floats(inputs, ""):
-        if "mask" in name or bool(torch.isfinite(tensor.detach().sum())):  # a sum is not finite if any term is not
+    for name, tensor in batches.leaves(inputs):
+        if not isinstance(tensor, Tensor) or not tensor.is_floating_point() or "mask" in name:
+            continue
+        if bool(torch.isfinite(tensor.detach().sum())):  # a sum is not finite if any term is not
             continue
         if len(bad := (~torch.isfinite(tensor)).nonzero()):
             where, value = bad[0].tolist(), tensor[tuple(bad[0])].item()
@@ -48,28 +50,28 @@ def finite(tensors: Iterable[Tensor]) -> bool:
     return bool(torch.isfinite(norm)) or all(bool(torch.isfinite(t).all()) for t in found)
 
 
-def check_gradients(trained: Mapping[str, Tensor], where: str, way_on: str) -> None:
+def check_gradients(trained: Mapping[str, Tensor], where: str, hint: str) -> None:
     """Refuse gradients that are not finite, before a step is taken with them."""
     found = {name: p.grad for name, p in trained.items() if p.grad is not None}
     if not finite(found.values()):
         bad = next(name for name, gradient in found.items() if not finite([gradient]))
         raise TrainingError(
             f"{where}: the loss is finite, but the gradient of {bad!r} is not, so no step was taken; look for a square "
-            f"root or a division at 0 behind it, or try a lower lr{way_on}"
+            f"root or a division at 0 behind it, or try a lower lr{hint}"
         )
 
 
-def check_parameters(trained: Mapping[str, Tensor], where: str, way_on: str) -> None:
+def check_parameters(trained: Mapping[str, Tensor], where: str, hint: str) -> None:
     """Refuse parameters that are not finite."""
     if not finite(trained.values()):
         bad = next(name for name, p in trained.items() if not finite([p]))
         raise TrainingError(
-            f"{where}: parameter {bad!r} is no longer finite, though its gradients were; try a lower lr{way_on}"
+            f"{where}: parameter {bad!r} is no longer finite, though its gradients were; try a lower lr{hint}"
         )
 
 
 def batch_at_fault(model: nn.Module, batch: Any, inputs: Any, targets: Any, error: Exception) -> str | None:
-    """What is wrong with a batch that a model could not take, if that is known."""
+    """Why a model failed on a batch, or None where that is not known."""
     if (why := dtype_at_fault(model, inputs, error)) is not None:
         return why
     if isinstance(batch, Mapping) and targets is None:
@@ -86,7 +88,7 @@ def batch_at_fault(model: nn.Module, batch: Any, inputs: Any, targets: Any, erro
 
 
 def dtype_at_fault(model: nn.Module, inputs: Any, error: Exception) -> str | None:
-    """What to say where a model could not take inputs because of their dtype; None where that is not the cause.
+    """Why a model failed on inputs, if it was their dtype; None otherwise.
 
     >>> inputs = torch.ones(1, 2, dtype=torch.float64)
     >>> try:
@@ -99,8 +101,7 @@ def dtype_at_fault(model: nn.Module, inputs: Any, error: Exception) -> str | Non
     if not isinstance(error, RuntimeError) or not any(word in text for word in ("dtype", "scalar type", "nput type")):
         return None
     wanted = [p.dtype for p in model.parameters() if p.is_floating_point()]
-    found: list[torch.dtype] = []
-    batches.map_tensors(lambda t: found.append(t.dtype), inputs)
+    found = [leaf.dtype for _, leaf in batches.leaves(inputs) if isinstance(leaf, Tensor)]
     if not wanted or not found or found[0] in wanted:
         return None
     other = f", or turn the model into the other: model.to({found[0]})" if found[0].is_floating_point else ""
@@ -113,7 +114,7 @@ def dtype_at_fault(model: nn.Module, inputs: Any, error: Exception) -> str | Non
 
 @contextlib.contextmanager
 def dtypes_explained(model: nn.Module, inputs: Any) -> Iterator[None]:
-    """Run a block that calls a model; where it fails because of the dtype of the inputs, a DataError says so."""
+    """Run a block that calls a model, with a DataError where it fails because of the dtype of the inputs."""
     try:
         yield
     except RuntimeError as error:
@@ -137,7 +138,7 @@ class Undo:
 
     @torch.no_grad()
     def mark(self) -> None:
-        """A step begins."""
+        """Remember the state at the start of a step."""
         self.step = self.elbo.step
         old: list[Tensor] = []
         new: list[Tensor] = []
@@ -157,22 +158,10 @@ class Undo:
 
     @torch.no_grad()
     def restore(self) -> None:
-        """It has failed."""
+        """Put back the state at the start of the step."""
         self.elbo.step = self.step
         for (number, name), (buffer, _, copy) in self.kept.items():
             if name in self.held[number]:
                 self.held[number][name] = buffer
                 if not torch.equal(buffer, copy):
                     buffer.copy_(copy)
-
-
-def _floats(value: Any, name: str) -> Iterable[tuple[str, Tensor]]:
-    if isinstance(value, Tensor):
-        if value.is_floating_point():
-            yield name, value
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _floats(item, str(key))
-    elif isinstance(value, (tuple, list)):
-        for item in value:
-            yield from _floats(item, name)

@@ -1,4 +1,4 @@
-"""One run on one checkpoint: a file beside it says who is at work, and the operating system locks it."""
+"""One run on one checkpoint: a lock file beside it, held through the operating system, names the owner."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _guard = threading.Lock()
 
 @contextlib.contextmanager
 def held(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Run a block as the only writer of a file; a TrainingError says who else is.
+    """Run a block as the only writer of a file; a TrainingError names the other one, if there is one.
 
     The lock belongs to the process, not to the file beside it: it ends with the process however that ends, so a file
     that a killed run left is taken over at once, whoever has its process number now. Network file systems that lock for

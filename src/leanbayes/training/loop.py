@@ -8,102 +8,33 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from .. import batches, files
 from ..errors import DataError, LeanBayesWarning, TrainingError
 from ..eval_mode import kept_modes
+from ..layers.contract import option
 from ..sampling import mix
 from . import data, diagnose, guard, processes, rng, scales, settings, snapshot
 from .callbacks import State, notify
-from .elbo import ELBO, Terms
+from .elbo import Terms
 from .history import History, Journal, plain
+from .job import Job, Step, Sums
 from .progress import Bar
-from .validate import rehearse, validate
+from .unused import Unused
+from .validate import check_validation, start_noise, validate
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 
 @dataclass
-class Job:
-    """Everything `fit` was asked for, checked."""
-
-    model: nn.Module
-    elbo: ELBO
-    train: Any
-    val: Any
-    epochs: int
-    batch_size: int
-    optimizer: Optimizer
-    scheduler: Any
-    scheduler_every: str
-    seed: int
-    clip: float | None
-    val_samples: int
-    callbacks: list[Any]
-    checkpoint: Path | None
-    checkpoint_every: int | None
-    resume: bool
-    log: Path | None
-    tensorboard: Path | None
-    progress: bool
-
-
-class Step(nn.Module):
-    """Forward pass and loss as one module: DDP then sees every parameter, also those that only the KL reaches."""
-
-    def __init__(self, model: nn.Module, elbo: ELBO) -> None:
-        super().__init__()
-        self.model, self.elbo = model, elbo
-
-    def forward(self, inputs: Any, targets: Any) -> Terms:
-        return self.elbo(self.model, batches.call(self.model, inputs, targets), targets)
-
-
-@dataclass
-class Sums:
-    """What the rows of an epoch are made from, kept in checkpoints so that an interrupted epoch has one row."""
-
-    data: int = 0
-    loss: float = 0.0
-    nll: float = 0.0
-    kl: float = 0.0
-    kl_weight: float = 0.0
-    seconds: float = 0.0
-    unscaled: float = 0.0
-    latent_kl: float = 0.0
-    latent_weight: float = 0.0
-    has_unscaled: bool = False
-    has_latents: bool = False
-
-    def add(self, data: int, numbers: list[float], terms: Terms) -> None:
-        loss, nll, kl, unscaled, latent_kl = numbers
-        self.data += data
-        self.loss += data * loss
-        self.nll += data * nll
-        self.latent_kl += data * latent_kl
-        # as they are at the end of the epoch
-        self.kl, self.kl_weight, self.unscaled, self.latent_weight = kl, terms.kl_weight, unscaled, terms.latent_weight
-        self.has_unscaled, self.has_latents = (isinstance(t, Tensor) for t in (terms.unscaled, terms.latent_kl))
-
-    def terms(self) -> dict[str, float]:
-        """The terms of the loss besides nll and kl, where there are any."""
-        row = {"unscaled": self.unscaled} if self.has_unscaled else {}
-        if self.has_latents:
-            row |= {"latent_kl": self.latent_kl / self.data, "latent_weight": self.latent_weight}
-        return row
-
-
-@dataclass
 class Run:
-    """One process of a training run; `train` is the way in."""
+    """One process of a training run."""
 
     fabric: Fabric
     job: Job
@@ -128,10 +59,11 @@ class Run:
         stepped = {id(p) for group in job.optimizer.param_groups for p in group["params"]}
         named = (*job.model.named_parameters(), *job.elbo.named_parameters())
         self.trained = {name: p for name, p in named if id(p) in stepped}
-        self.sound = guard.finite(self.trained.values())
+        self.finite_at_start = guard.finite(self.trained.values())
+        self.unused = Unused(job.model, self.trained)
         self.fixed = self.free = {}
         if job.checkpoint is not None:  # as they are before anything moves
-            self.fixed, self.free = settings.fixed(self), settings.free(self)
+            self.fixed, self.free = settings.must_match(self), settings.may_differ(self)
 
     def train(self) -> History:
         """Train from the start, or from the checkpoint; returns the history."""
@@ -148,15 +80,15 @@ class Run:
             self.module, self.optimizer = fabric.setup(Step(job.model, job.elbo), job.optimizer)
             # Each process has noise of its own; DDP has made parameters and buffers the same everywhere.
             rng.seed_all(mix(job.seed, fabric.global_rank))
-            rehearse(self)
+            check_validation(self)
             self.undo = guard.Undo(job.model, job.elbo)
             first = fabric.is_global_zero
             for path in (job.checkpoint, job.log):
                 if first and path is not None:
                     files.remove_leftovers(path)  # of runs that were killed while they wrote
-            watch = None
+            watch = scales.Watch(job.model, job.optimizer)
             if stored is None:
-                watch = scales.Watch(job.model, job.optimizer)
+                start_noise(self)
                 snapshot.begin(self)
             else:
                 snapshot.restore(self, stored)
@@ -167,7 +99,7 @@ class Run:
                     self._epoch(bar)
                     journal.append(self.history.last)
                 notify(job.callbacks, "fit_end", self.state)
-                if watch is not None and first:  # a run that is continued has not seen the start
+                if stored is None and first:  # a run that is continued has not seen the start
                     watch.warn(self.state.step)
             finally:
                 journal.close()
@@ -237,7 +169,10 @@ class Run:
         return numbers
 
     def _gradients(self, batch: Any, inputs: Any, targets: Any) -> tuple[Terms, list[float]]:
-        """The gradients of a batch, clipped and known to be finite; nothing that lasts has changed but for buffers."""
+        """Compute the gradients of a batch, clipped and checked to be finite; of the model only buffers change.
+
+        Returns what the ELBO returned, and its terms as numbers, averaged over processes.
+        """
         fabric, job, state = self.fabric, self.job, self.state
         inputs, targets = (batches.to(part, fabric.device) for part in (inputs, targets))
         state.terms = None
@@ -248,7 +183,8 @@ class Run:
 
         def loss() -> Terms:
             try:
-                return self.module(inputs, targets)  # type: ignore[no-any-return]
+                with self.unused.shapes():
+                    return self.module(inputs, targets)  # type: ignore[no-any-return]
             except (TypeError, ValueError, RuntimeError) as error:
                 if (why := guard.batch_at_fault(job.model, batch, inputs, targets, error)) is not None:
                     raise DataError(why) from error
@@ -262,27 +198,28 @@ class Run:
         numbers: list[float] = losses.tolist()
         if not all(map(math.isfinite, numbers)):
             rng.restore_torch(before, fabric.device)
-            raise TrainingError(self._diagnosis(inputs, targets, terms) + self._way_on())
+            raise TrainingError(self._diagnosis(inputs, targets, terms) + self._resume_hint())
         state.terms = terms.detached()
-        scaler = getattr(fabric.strategy.precision, "scaler", None)
+        scaler = option(fabric.strategy.precision, "scaler")
         state.scale = 1.0 if scaler is None else float(scaler.get_scale())
         notify(job.callbacks, "after_backward", state)
         norm: Any = None
         if job.clip is not None:
             norm = fabric.clip_gradients(self.module, self.optimizer, max_norm=job.clip, error_if_nonfinite=False)
         if scaler is None and (norm is None or not bool(torch.isfinite(norm))):  # a scaler skips such steps by itself
-            guard.check_gradients(self.trained, self._where(), self._way_on())
+            guard.check_gradients(self.trained, self._where(), self._resume_hint())
+        self.unused.gradients()
         return terms, numbers
 
     def _check_parameters(self) -> None:
-        """Refuse to go on, and above all to save, once a step has overflowed."""
-        if self.sound:
-            guard.check_parameters(self.trained, self._where(), self._way_on())
+        """Refuse to continue, or to write a checkpoint, once a step has overflowed."""
+        if self.finite_at_start:
+            guard.check_parameters(self.trained, self._where(), self._resume_hint())
 
     def _where(self) -> str:
         return f"step {self.state.step} (epoch {self.state.epoch})"
 
-    def _way_on(self) -> str:
+    def _resume_hint(self) -> str:
         path = self.job.checkpoint
         if path is None:
             return "; with checkpoint='run.ckpt' a run can be continued from before such a step"

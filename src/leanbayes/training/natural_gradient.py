@@ -16,7 +16,7 @@ from torch.optim.optimizer import Optimizer
 
 from .. import checks
 from ..errors import ConfigError, TrainingError
-from .sgd import SCALES, normalised_step_
+from .sgd import SCALES, normalised_step_, with_momentum
 
 _FLOOR = 5e-4  # eigenvalues are at least this fraction of the largest one (the paper's delta)
 _TINY = 1e-30  # and at least this, where all gradients so far are zero
@@ -162,7 +162,7 @@ class NaturalGradientSGD(Optimizer):
                 if p.ndim > 1 and p.numel():
                     gradient = self._natural(self.state[p], gradient.flatten(1), group).view_as(p)
                 if group["momentum"]:
-                    gradient = self._with_momentum(self.state[p], gradient, group["momentum"])
+                    gradient = with_momentum(self.state[p], gradient, group["momentum"])
                 p.sub_(gradient, alpha=group["lr"])
         return loss
 
@@ -171,7 +171,7 @@ class NaturalGradientSGD(Optimizer):
         taken = state.get("steps", 0)
         norm = x.norm()
         learns = taken < _EAGER or taken % group["update_period"] == 0
-        if learns and not norm.isfinite():  # such a gradient would spoil the estimates for good
+        if learns and not norm.isfinite():  # it would make the estimates NaN for good
             return x
         state["steps"] = taken + 1
         natural = x
@@ -184,14 +184,6 @@ class NaturalGradientSGD(Optimizer):
             if learns:
                 _store(state, side, update(fisher, x, group["eta"]))
         return natural * (norm / natural.norm().clamp(min=_TINY))
-
-    @staticmethod
-    def _with_momentum(state: dict[str, Any], gradient: Tensor, momentum: float) -> Tensor:
-        if "momentum_buffer" not in state:
-            state["momentum_buffer"] = gradient.clone()
-        else:
-            state["momentum_buffer"].mul_(momentum).add_(gradient)
-        return state["momentum_buffer"]  # type: ignore[no-any-return]
 
 
 def _rank(d: int, given: int | None) -> int:

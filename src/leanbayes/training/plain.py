@@ -1,4 +1,4 @@
-"""Nested plain values and tensors as named tensors and JSON, and back: the state of a run without a pickle."""
+"""Nested values and tensors as named tensors and JSON, and back: checkpoints without pickle."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ METRICS = ("val_accuracy", "val_rmse", "val_nll")  # the first that there is, is
 
 
 class Bar:
-    """A rich progress bar, or nothing where it is not wanted or nobody is looking."""
+    """A rich progress bar; nothing is shown unless it is wanted and the output is a terminal."""
 
     def __init__(self, epochs: int, batches: int, done: int, *, show: bool) -> None:
         self.epochs, self.metric, self.progress = epochs, "", None
@@ -48,6 +48,6 @@ class Bar:
                 return
 
     def close(self) -> None:
-        """Take the bar away."""
+        """Remove the bar."""
         if self.progress is not None:
             self.progress.stop()

@@ -1,4 +1,4 @@
-"""`recalibrate_`: BatchNorm's running statistics, estimated anew where the network they belong to has changed."""
+"""`recalibrate_`: re-estimate the running statistics of BatchNorm layers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from .. import batches, checks, sampling
 from ..batches import accept
 from ..errors import ConversionError, DataError
 from ..eval_mode import undisturbed
+from ..layers.bayes import BayesLayer, FixedLayer
 from ..layers.contract import BayesianLayer, original
+from ..ordering.unit import OrderingUnit, units
 from . import data as feeds
 from .guard import check_inputs, finite
 
@@ -37,8 +39,9 @@ def recalibrate_(
     of a noisy layer its inputs have another scale, and then the old averages are wrong.
 
     loader: as in `fit`; the targets are not looked at. Tensors are read in batches of 200.
-    at: "samples" runs the model as in training, with noise on; "means" runs it at the posterior means, dropout off, for
-        `predict(..., mean_only=True)` and for that alone: under noise those statistics are wrong in turn. Keep a copy.
+    at: "samples" draws a whole network for every batch, as `predict` does (a nested network at the width that it
+        predicts at); "means" runs it at the posterior means, dropout off, for `predict(..., mean_only=True)` and for
+        that alone: under noise those statistics are wrong in turn. Keep a copy.
     data: how many data to read, 1,024 say; None reads all.
     passes: how often to read them; each pass has other noise, which is worth it where a draw is shared by a whole batch
         and moves it far, as in patched norm layers.
@@ -80,7 +83,8 @@ def recalibrate_(
         with undisturbed(model):
             torch.manual_seed(sampling.mix(seed, 0))
             for module in model.modules() if at == "samples" else norms:
-                module.training = True
+                module.training = not isinstance(module, OrderingUnit)  # at the widths of prediction
+            estimator: Any = sampling.context.estimator or "weight"
             for norm in apart if momentum is None else ():
                 norm.num_batches_tracked.zero_()
             seen, sites = 0, list({id(site): site for norm in apart for site in norm.assignments()}.values())
@@ -93,7 +97,7 @@ def recalibrate_(
                 before = _statistics(norms) if size == 1 else []
                 draws = {id(site): site.laid_out(seed, i, [number])[0] for i, site in enumerate(sites)}  # all in turn
                 try:
-                    with sampling.using(mean_only=at == "means", draws=draws):
+                    with sampling.using(mean_only=at == "means", draws=draws, estimator=estimator):
                         batches.call(model, batches.to(inputs, device))
                 except ValueError as error:
                     if size > 1 or "more than 1 value per channel" not in str(error):
@@ -128,6 +132,19 @@ def recalibrate_(
         if at == "means":
             norm.__dict__[_MARK] = _batches_seen(norm)
     return model
+
+
+def needs_whole_draws(model: nn.Module) -> bool:
+    """Whether a model's statistics were collected in training under other noise than `predict` has.
+
+    Local reparameterisation and Flipout draw for every datum anew, and a nested network runs at all its widths, where
+    `predict` draws whole networks at one width. False where a BatchNorm is frozen, or belongs to a member at rest.
+    """
+    norms, active = _norms(model), {id(module) for module in sampling.taking_part(model)}
+    if not norms or any(id(norm) not in active or (model.training and not norm.training) for norm in norms):
+        return False
+    layers = [m for m in model.modules() if isinstance(m, BayesLayer) and not isinstance(m, FixedLayer)]
+    return any(layer.estimator != "weight" for layer in layers) or bool(units(model))
 
 
 def collected_at_means(model: nn.Module) -> bool:

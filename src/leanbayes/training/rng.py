@@ -105,7 +105,7 @@ def preserved(device: torch.device | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def seeded_host(seed: int) -> Iterator[None]:
-    """Run a block, say a data augmentation, on host generators of its own; the others notice nothing."""
+    """Run a block, say a data augmentation, with the host's generators seeded; they are put back afterwards."""
     before = torch.get_rng_state(), np.random.get_state(), random.getstate()  # not `capture`: this is for every batch
     try:
         torch.default_generator.manual_seed(seed)
@@ -122,5 +122,5 @@ def _device_module(device: torch.device | None) -> Any:
     """torch.cuda, torch.mps, ... of a device with a generator of its own."""
     if device is None or device.type == "cpu":
         return None
-    module = getattr(torch, device.type, None)
-    return module if hasattr(module, "get_rng_state") else None
+    module = torch.get_device_module(device)
+    return module if "get_rng_state" in vars(module) else None

@@ -51,7 +51,7 @@ class Warmup:
     def __post_init__(self) -> None:
         check_finite(self, "start", "end")
         check_choice(self, "shape", ("linear", "cosine"))
-        _check_steps(self, "steps")
+        check_whole(self, "steps")
 
     def __call__(self, step: int) -> float:
         return _between(self.start, self.end, step / self.steps, self.shape)
@@ -71,7 +71,7 @@ class Cyclic:
     def __post_init__(self) -> None:
         check_finite(self, "start", "end", "rising")
         check_choice(self, "shape", ("linear", "cosine"))
-        _check_steps(self, "period")
+        check_whole(self, "period")
         if not 0 < self.rising <= 1:
             raise ConfigError(f"Cyclic.rising: expected a fraction in (0, 1], received {self.rising}")
 
@@ -132,7 +132,3 @@ def _between(start: float, end: float, fraction: float, shape: Shape) -> float:
     if shape == "cosine":
         fraction = (1 - math.cos(math.pi * fraction)) / 2
     return start + (end - start) * fraction
-
-
-def _check_steps(config: Any, field: str) -> None:
-    check_whole(config, field)

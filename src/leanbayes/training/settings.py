@@ -1,31 +1,36 @@
-"""What decides a run: compared when one is continued, so that it is that run, or its user is told."""
+"""The settings of a run, compared with those of the checkpoint that it resumes from."""
 
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import warnings
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from .. import config
 from ..convert import record
 from ..errors import ConfigError, LeanBayesWarning
-from .fingerprint import fingerprint
+from ..fingerprint import add_nested
+from . import rng
+from .data import Feed, Keyed, Rows
 from .schedules import Schedule, evaluate
 
 if TYPE_CHECKING:
     from .loop import Run
 
-# What a scheduler changes as it goes, or takes from the optimiser; the rest of its state is how it was made.
-_MOVES = {
+_MOST_BYTES = 2**26  # of a tensor that go into a digest
+# State of a scheduler that changes as it steps, or that it takes from the optimiser; the rest are its options.
+_CHANGING = {
     "last_epoch", "_step_count", "_last_lr", "base_lrs", "best", "num_bad_epochs", "cooldown_counter", "T_cur", "T_i",
     "_get_lr_called_within_step", "_is_initial",
 }  # fmt: skip
 
 
-def fixed(run: Run) -> dict[str, Any]:
-    """What has to be the same for a run to be continued."""
+def must_match(run: Run) -> dict[str, Any]:
+    """The settings that have to be those of the checkpoint."""
     job = run.job
     return {
         "seed": job.seed,
@@ -35,17 +40,19 @@ def fixed(run: Run) -> dict[str, Any]:
         "optimizer": type(job.optimizer).__name__,
         **run.feed.describe(),
         "elbo.num_data": job.elbo.num_data,
-        "kl_weight": _told(job.elbo.kl_weight),
-        "latent_weight": _told(job.elbo.latent_weight),
+        "kl_weight": _described(job.elbo.kl_weight),
+        "latent_weight": _described(job.elbo.latent_weight),
         "methods": {name: _config(method) for name, method in record.conversions(job.model).items()},
-        "scheduler": None
-        if job.scheduler is None
-        else {"class": type(job.scheduler).__name__, "every": job.scheduler_every, **_made(job.scheduler.state_dict())},
+        "scheduler": None if job.scheduler is None else _scheduler(job.scheduler, job.scheduler_every),
     }
 
 
-def free(run: Run) -> dict[str, Any]:
-    """What may differ, and is then said: the data behind the same number of them, options of the optimiser, clip."""
+def _scheduler(scheduler: Any, every: str) -> dict[str, Any]:
+    return {"class": type(scheduler).__name__, "every": every, **_options(scheduler.state_dict())}
+
+
+def may_differ(run: Run) -> dict[str, Any]:
+    """The settings that may differ from the checkpoint, with a warning: data, options of the optimiser, clip."""
     groups = [{k: _number(v) for k, v in g.items() if k != "params"} for g in run.job.optimizer.param_groups]
     return {
         "data": fingerprint(run.feed),
@@ -54,17 +61,17 @@ def free(run: Run) -> dict[str, Any]:
     }
 
 
-def apply_free(run: Run, stored: dict[str, Any]) -> None:
-    """Say what differs from the run that is continued; options of the optimiser take the values of this run.
+def apply_differences(run: Run, stored: dict[str, Any]) -> None:
+    """Warn of what differs from the checkpoint, and give the optimiser the options of this run.
 
-    Not where a scheduler sets them: it goes on from where it was.
+    Where a scheduler sets the options, they stay as the checkpoint has them.
     """
-    said: list[str] = []
+    notes: list[str] = []
     now = run.free
     if None not in (stored.get("data"), now["data"]) and stored["data"] != now["data"]:
-        said.append("the data are not those that it was written with, though as many; training goes on with the new")
+        notes.append("the data are not those that it was written with, though as many; training goes on with the new")
     if "clip" in stored and stored["clip"] != now["clip"]:
-        said.append(f"written with clip={stored['clip']!r}, goes on with clip={now['clip']!r}")
+        notes.append(f"written with clip={stored['clip']!r}, goes on with clip={now['clip']!r}")
     optimizer = run.job.optimizer
     for group, old, new in zip(optimizer.param_groups, stored.get("groups", []), now["groups"], strict=False):
         for key, value in new.items():
@@ -72,23 +79,46 @@ def apply_free(run: Run, stored: dict[str, Any]) -> None:
                 continue
             if run.job.scheduler is None:
                 group[key] = value
-                said.append(f"written with {key}={old[key]!r}, goes on with {key}={value!r}")
+                notes.append(f"written with {key}={old[key]!r}, goes on with {key}={value!r}")
             else:
-                said.append(
+                notes.append(
                     f"written with {key}={old[key]!r}, this run has {key}={value!r}, which is not applied: the "
                     f"scheduler goes on with {key}={_number(group[key])!r}"
                 )
-    if said and run.fabric.is_global_zero:
-        text = "; ".join(dict.fromkeys(said))
+    if notes and run.fabric.is_global_zero:
+        text = "; ".join(dict.fromkeys(notes))
         warnings.warn(f"{run.job.checkpoint}: {text}", LeanBayesWarning, stacklevel=2)
 
 
-def _told(schedule: Schedule) -> Any:
-    """A schedule as its config, or as its values where it is a function of the user's own."""
+def fingerprint(feed: Feed) -> str | None:
+    """A digest of the first, the middle and the last datum, or of all where they are a few tensors.
+
+    None where reading the data could have side effects: they are no data set, or workers are to open its files.
+    """
+    loader: Any = feed.loader
+    if not isinstance(loader, DataLoader) or loader.num_workers or isinstance(loader.dataset, IterableDataset):
+        return None
+    dataset: Any = loader.dataset.dataset if isinstance(loader.dataset, Keyed) else loader.dataset
+    digest = hashlib.blake2b(digest_size=16)
+    if isinstance(dataset, (Rows, TensorDataset)):
+        for tensor in dataset.tensors:
+            add_nested(digest, tensor[:: 1 + tensor.numel() * tensor.element_size() // _MOST_BYTES])
+    elif feed.num_data is None:
+        return None
+    else:
+        with rng.seeded_host(0):
+            for index in sorted({0, feed.num_data // 2, feed.num_data - 1}):
+                with contextlib.suppress(Exception):  # training will raise it again
+                    add_nested(digest, dataset[index])
+    return digest.hexdigest()
+
+
+def _described(schedule: Schedule) -> Any:
+    """A schedule as a config, or by some of its values where it is a function of the user."""
     with contextlib.suppress(ConfigError):
         return config.to_dict(schedule)
     values = {}
-    with contextlib.suppress(Exception):  # it may end somewhere
+    with contextlib.suppress(Exception):  # it may be defined for a few steps only
         for step in (0, 1, 10, 100, 1000, 10_000):
             values[str(step)] = evaluate(schedule, step)
     return values
@@ -101,13 +131,13 @@ def _config(method: Any) -> Any:
         return type(method).__name__
 
 
-def _made(state: Any) -> Any:
-    """How a scheduler was made, from its state: plain values that do not move."""
+def _options(state: Any) -> Any:
+    """The options of a scheduler, from its state: plain values that do not change as it steps."""
     if isinstance(state, dict):
-        made = {str(k): _made(v) for k, v in state.items() if k not in _MOVES}
-        return {k: v for k, v in made.items() if v is not None}
+        found = {str(k): _options(v) for k, v in state.items() if k not in _CHANGING}
+        return {k: v for k, v in found.items() if v is not None}
     if isinstance(state, (list, tuple)):
-        return [_made(item) for item in state]
+        return [_options(item) for item in state]
     return _number(state) if _scalar(_number(state)) else None
 
 

@@ -80,15 +80,20 @@ def normalised_step_(p: Tensor, grad: Tensor, state: dict[str, Any], group: dict
     p.addcdiv_(mean, root, value=-group["lr"] / (1 - first**step))
 
 
+def with_momentum(state: dict[str, Any], grad: Tensor, momentum: float) -> Tensor:
+    """The momentum buffer of a parameter with its gradient added; it starts as the first gradient."""
+    if "momentum_buffer" in state:
+        state["momentum_buffer"].mul_(momentum).add_(grad)
+    else:
+        state["momentum_buffer"] = grad.clone()
+    return state["momentum_buffer"]  # type: ignore[no-any-return]
+
+
 def _step_(p: Tensor, grad: Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
     """The step of torch.optim.SGD."""
     if group["weight_decay"]:
         grad = grad.add(p, alpha=group["weight_decay"])
     if momentum := group["momentum"]:
-        if "momentum_buffer" in state:
-            state["momentum_buffer"].mul_(momentum).add_(grad)
-        else:
-            state["momentum_buffer"] = grad.clone()
-        buffer = state["momentum_buffer"]
+        buffer = with_momentum(state, grad, momentum)
         grad = grad.add(buffer, alpha=momentum) if group["nesterov"] else buffer
     p.add_(grad, alpha=-group["lr"])

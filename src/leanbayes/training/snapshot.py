@@ -1,4 +1,4 @@
-"""Everything a training run must have to continue as if nothing had happened: taken, checked, put back."""
+"""The whole state of a training run: written to a checkpoint, checked, and restored."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ import torch
 from torch import Tensor
 
 from ..errors import ArtifactError, LeanBayesError, TrainingError
+from ..layers.contract import option
 from . import checkpoint, lock, processes, rng, settings
 from .guard import finite
 
 if TYPE_CHECKING:
     from .loop import Run
 
-_NEW = {"free", "feed"}  # version 0.1 did not write these
+_SINCE_0_2 = {"free", "feed"}  # keys that version 0.1 did not write
 # What torch's optimisers keep for every number of a parameter, and so in its shape.
 _ELEMENTWISE = {
     "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "grad_avg", "acc_delta", "sum",
@@ -28,7 +29,7 @@ _ELEMENTWISE = {
 
 @contextlib.contextmanager
 def exclusive(run: Run) -> Iterator[None]:
-    """Run a block as the only run on the checkpoint; the first process holds the lock for all."""
+    """Run a block while holding the lock on the checkpoint; the first process holds it for all."""
     path, problem = run.job.checkpoint, None
     with contextlib.ExitStack() as stack:
         if path is not None:
@@ -67,7 +68,7 @@ def find(run: Run) -> dict[str, Any] | None:
 
 
 def begin(run: Run) -> None:
-    """Write the first checkpoint: what cannot be written is refused now, and the initial weights are on record."""
+    """Write the first checkpoint, which holds the initial weights; what cannot be written is refused now."""
     if run.job.checkpoint is not None:
         content = take(run)
         processes.together(run.fabric, lambda: checkpoint.check_plain(content))
@@ -91,7 +92,7 @@ def take(run: Run) -> dict[str, Any]:
         "optimizer": job.optimizer.state_dict(),
         "scheduler": None if job.scheduler is None else job.scheduler.state_dict(),
         "precision": run.fabric.strategy.precision.state_dict(),
-        "callbacks": [(type(c).__name__, c.state_dict() if hasattr(c, "state_dict") else None) for c in job.callbacks],
+        "callbacks": [(type(c).__name__, c.state_dict() if option(c, "state_dict") else None) for c in job.callbacks],
         "rng": _generators(run),
         "feed": [rng.state_of(generator) for generator in _own_generators(run)],
         "position": {"epoch": state.epoch, "batch": run.batch, "step": state.step, "stop": state.stop},
@@ -101,7 +102,7 @@ def take(run: Run) -> dict[str, Any]:
 
 
 def restore(run: Run, stored: dict[str, Any]) -> None:
-    """Take over the state that `find` has checked; what cannot be taken over leaves the model as it was."""
+    """Load the state that `find` has checked; on failure the model is left as it was."""
     job = run.job
     parts: tuple[Any, ...] = (job.model, job.elbo, job.optimizer)
     before = [copy.deepcopy(part.state_dict()) for part in parts]
@@ -114,8 +115,8 @@ def restore(run: Run, stored: dict[str, Any]) -> None:
             f"{job.checkpoint}: expected a state that this run can take over, but {type(error).__name__}: {error}; "
             "delete it, or move it"
         ) from error
-    settings.apply_free(run, stored.get("free", {}))
-    if _NEW - stored.keys():
+    settings.apply_differences(run, stored.get("free", {}))
+    if _SINCE_0_2 - stored.keys():
         save(run)
 
 
@@ -143,7 +144,7 @@ def _restore(run: Run, stored: dict[str, Any]) -> None:
 def _check(run: Run, stored: dict[str, Any], now: dict[str, Any]) -> None:
     """Refuse a checkpoint that is not of this run, or that no run has written, before anything is touched."""
     path = run.job.checkpoint
-    if missing := sorted(now.keys() - stored.keys() - _NEW):
+    if missing := sorted(now.keys() - stored.keys() - _SINCE_0_2):
         raise ArtifactError(f"{path}: expected a complete checkpoint, but it lacks {missing[0]!r}")
     try:
         if not isinstance(stored["settings"], dict):
@@ -152,7 +153,7 @@ def _check(run: Run, stored: dict[str, Any], now: dict[str, Any]) -> None:
         for part in ("model", "elbo"):
             checkpoint.check_tensors(path, part, stored[part], now[part])
         checkpoint.check_equal(path, _layout(stored), _layout(now))
-        wrong = _forged(run, stored, now)
+        wrong = _impossible(run, stored, now)
     except LeanBayesError:
         raise
     except Exception as error:  # whatever content of the wrong kind leads to
@@ -161,8 +162,8 @@ def _check(run: Run, stored: dict[str, Any], now: dict[str, Any]) -> None:
         raise ArtifactError(f"{path}: expected a checkpoint that leanbayes.fit wrote, but {wrong}; delete it")
 
 
-def _forged(run: Run, stored: dict[str, Any], now: dict[str, Any]) -> str | None:
-    """What cannot have been written by a run, if anything."""
+def _impossible(run: Run, stored: dict[str, Any], now: dict[str, Any]) -> str | None:
+    """What no run can have written, or None."""
     trained = {name for name, p in run.job.model.named_parameters() if p.requires_grad}
     if now_bad := [name for name in trained if not finite([stored["model"][name]])]:
         return f"its parameter {now_bad[0]!r} is not finite, so that training cannot go on from it"
@@ -207,7 +208,7 @@ def _write(run: Run, content: dict[str, Any]) -> None:
 
 
 def _own_generators(run: Run) -> list[Any]:
-    """Those of samplers of the user's, in training and in validation."""
+    """The random generators of the user's samplers, in training and in validation."""
     return [*run.feed.generators(), *(() if run.val is None else run.val.generators())]
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +15,9 @@ from torch import Tensor, nn
 from .. import batches, sampling
 from ..errors import DataError
 from ..eval_mode import undisturbed
-from ..likelihoods import Likelihood
+from ..likelihoods import Likelihood, Regression
 from . import processes, rng
-from .arguments import check_monitors
+from .callbacks import check_monitors
 from .data import Feed
 from .guard import check_inputs
 from .progress import METRICS
@@ -97,10 +98,24 @@ def _sums(
     return sums
 
 
-def rehearse(run: Run) -> None:
-    """Look at the first batch of `val`, and at what early stopping is to watch, before the first step.
+def start_noise(run: Run, count: int = 16) -> None:
+    """Start a noise level that is learned at the residuals of the model as it is, on the first batches.
 
-    Generators are as they were, those of a sampler of the user's as well, so that it makes no difference to the run.
+    From 1 it would take thousands of steps to where it belongs, if targets are not of that size.
+    """
+    meaning = run.job.elbo.likelihood
+    if isinstance(meaning, Regression) and meaning.starts_at_residuals:
+        with _unread(run, run.feed):
+            together = partial(processes.total_of, run.fabric)
+            found = run.validate(itertools.islice(run.feed.epoch(0), count), 1, together)
+        if math.isfinite(found["val_rmse"]):
+            meaning.start_at(torch.tensor(found["val_rmse"]))
+
+
+def check_validation(run: Run) -> None:
+    """Validate on the first batch, and check the number that early stopping monitors, before the first step.
+
+    Random generators, those of a user's sampler included, are put back, so that the run does not depend on it.
     """
     names = ["loss", "nll", "kl", "kl_weight", "lr", "seconds"]
 
@@ -114,13 +129,20 @@ def rehearse(run: Run) -> None:
             names.extend(run.validate(seen, samples=1))
 
     if (val := run.val) is not None:
-        generators = val.generators()
-        states = [rng.state_of(generator) for generator in generators]
-        with rng.preserved(run.fabric.device):
+        with _unread(run, val):
             processes.together(run.fabric, lambda: check(val))
-        for generator, state in zip(generators, states, strict=True):
-            rng.set_state(generator, state)
     check_monitors(run.job.callbacks, names)
+
+
+@contextlib.contextmanager
+def _unread(run: Run, feed: Feed) -> Iterator[None]:
+    """Run a block that reads from a feed, then put all generators back, those of a sampler of the user's as well."""
+    generators = feed.generators()
+    states = [rng.state_of(generator) for generator in generators]
+    with rng.preserved(run.fabric.device):
+        yield
+    for generator, state in zip(generators, states, strict=True):
+        rng.set_state(generator, state)
 
 
 def _prediction(likelihood: Likelihood, output: Tensor) -> Tensor:

@@ -190,6 +190,7 @@ def test_layers_of_several_sizes_vary_together():
 
 def test_predict_samples_widths_and_a_seed_repeats_them():
     model, x = wide(weights=lb.MeanField(std=1e-6)), torch.randn(4, 3)
+    lb.set_width_(model, "sampled")
     first = lb.predict(model, x, samples=16, task="classification", keep_samples=True)
     again = lb.predict(model, x, samples=16, task="classification", keep_samples=True, strategy="loop")
     assert torch.allclose(first.samples, again.samples, atol=1e-5)

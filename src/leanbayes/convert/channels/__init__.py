@@ -1,4 +1,4 @@
-"""Which module feeds which channels: what may be ordered, masked at its consumers, or cut out."""
+"""The channel graph of a model: which modules produce and consume which channels."""
 
 from .graph import ChannelGraph as ChannelGraph, channel_graph as channel_graph
 from .groups import Constraint as Constraint, Group as Group, Use as Use

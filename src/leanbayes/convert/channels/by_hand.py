@@ -1,4 +1,4 @@
-"""Groups that the user states because a model cannot be traced, checked against the modules they name."""
+"""Groups of channels given by the user for a model that cannot be traced, checked against its modules."""
 
 from __future__ import annotations
 

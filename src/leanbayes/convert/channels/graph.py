@@ -112,22 +112,22 @@ def channel_graph(model: nn.Module, example_input: Any = None) -> ChannelGraph:
 
 
 def _groups(flow: Flow) -> Iterator[Group]:
-    """What was found, turned from modules with cells into cells with modules."""
+    """The groups of channels, each with the modules that use it."""
     limits: dict[Cell, list[Constraint]] = {}
     for cell, kind, runs, module in flow.constraints():
         limits.setdefault(cell, []).append(Constraint(kind, runs, module))
     uses: dict[Cell, dict[str, list[Use]]] = {}
     names: dict[Cell, str] = {}
-    for sighting in sorted(flow.sightings.values(), key=lambda sighting: sighting.role != "out"):
-        offset, parts = 0, sighting.layout.live()
+    for seen in sorted(flow.module_uses.values(), key=lambda seen: seen.role != "out"):
+        offset, parts = 0, seen.layout.live()
         for part in parts:
             end = offset + part.cell.size * part.block
-            where = sighting.module if sighting.role == "out" else f"input of {sighting.module}"
+            where = seen.module if seen.role == "out" else f"input of {seen.module}"
             names.setdefault(part.cell, where if len(parts) == 1 else f"{where}[{offset}:{end}]")
             roles = uses.setdefault(part.cell, {"out": [], "in": [], "through": []})
-            roles[sighting.role].append(Use(sighting.module, offset, part.block, sighting.layout.dim))
+            roles[seen.role].append(Use(seen.module, offset, part.block, seen.layout.dim))
             offset = end
-    order = [part.cell for sighting in flow.sightings.values() for part in sighting.layout.live()]
+    order = [part.cell for seen in flow.module_uses.values() for part in seen.layout.live()]
     for cell in dict.fromkeys(order):
         roles, limit = uses[cell], tuple(dict.fromkeys(limits.get(cell, [])))
         places = (tuple(roles["out"]), tuple(roles["in"]), tuple(roles["through"]))

@@ -39,14 +39,14 @@ def weighted(flow: Flow, call: Call) -> Any:
     ndim = x.ndim if dim == -1 else 1 - dim
     if groups == fan_in > 1:
         out = replace(x.times(fan_out // fan_in), ndim=ndim)
-        flow.saw("through", name, out)
+        flow.record_use("through", name, out)
         return out
     out = flow.fresh(fan_out, dim, ndim)
-    flow.saw("in", name, x)
-    flow.saw("out", name, out)
+    flow.record_use("in", name, x)
+    flow.record_use("out", name, out)
     if groups > 1:
-        flow.demand("equal", groups, name, x)
-        flow.demand("equal", groups, name, out)
+        flow.require("equal", groups, name, x)
+        flow.require("equal", groups, name, out)
     return out
 
 
@@ -54,7 +54,7 @@ def weighted(flow: Flow, call: Call) -> Any:
 def embedded(flow: Flow, call: Call) -> Layout:
     """Produces channels in the last dimension; its inputs are indices."""
     out = flow.fresh(call.module.embedding_dim, -1, None)
-    flow.saw("out", call.step.name, out)
+    flow.record_use("out", call.step.name, out)
     if call.module.max_norm is not None:
         flow.fix(out, f"has its norm bounded by '{call.step.name}'")
     return out
@@ -71,24 +71,17 @@ def per_channel(flow: Flow, call: Call) -> Any:
     sized = x.sized(features) if x.ndim is None or x.is_dim(1) else None
     if sized is None:
         return not_followed(flow, call)
-    flow.saw("through", name, sized)
+    flow.record_use("through", name, sized)
     if isinstance(module, nn.GroupNorm):
-        flow.demand("whole", module.num_groups, name, sized)
+        flow.require("whole", module.num_groups, name, sized)
     return sized
 
 
-@module_rule(nn.LayerNorm, nn.RMSNorm)
-def across_last(flow: Flow, call: Call) -> Any:
-    """Normalises over the last dimensions: without a channel the others would come out differently."""
-    if call.x.dim >= -len(call.module.normalized_shape):
-        flow.fix(call.x, f"is normalised across channels by '{call.step.name}'")
-    return call.x
-
-
-@module_rule(nn.LocalResponseNorm)
+@module_rule(nn.LayerNorm, nn.RMSNorm, nn.LocalResponseNorm)
 def across_channels(flow: Flow, call: Call) -> Any:
-    """Normalises over neighbouring channels."""
-    flow.fix(call.x, f"is normalised across channels by '{call.step.name}'")
+    """Normalises over the last dimensions, or over neighbouring channels: each depends on the others."""
+    if isinstance(call.module, nn.LocalResponseNorm) or call.x.dim >= -len(call.module.normalized_shape):
+        flow.fix(call.x, f"is normalised across channels by '{call.step.name}'")
     return call.x
 
 
@@ -98,10 +91,8 @@ def softmax_module(flow: Flow, call: Call) -> Any:
     return softmax(flow, call, -3 if isinstance(call.module, nn.Softmax2d) else call.module.dim)
 
 
-@module_rule(*(vars(nn)[name] for name in ELEMENTWISE.split()), *_family("Dropout"))
-def elementwise_module(flow: Flow, call: Call) -> Any:
-    """Leaves every channel where it is."""
-    return elementwise(flow, call)
+module_rule(*(vars(nn)[name] for name in ELEMENTWISE.split()), *_family("Dropout"))(elementwise)
+module_rule(nn.Upsample)(interpolate)
 
 
 @module_rule(
@@ -112,12 +103,6 @@ def spatial_module(flow: Flow, call: Call) -> Any:
     """Works on the trailing dimensions, on every channel alike."""
     kind = next(kind for kind in type(call.module).__mro__ if kind in MODULES)  # a subclass may be called anything
     return spatial(flow, call, int(kind.__name__[-2]))
-
-
-@module_rule(nn.Upsample)
-def upsampled(flow: Flow, call: Call) -> Any:
-    """Resizes everything behind dimension 1."""
-    return interpolate(flow, call)
 
 
 @module_rule(nn.Flatten)

@@ -67,6 +67,10 @@ def spatial(flow: Flow, call: Call, dims: int) -> Any:
     return call.x if call.x.dim < -dims and not indices else not_followed(flow, call)
 
 
+@operation_rule(
+    "interpolate upsample upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d "
+    "upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d"
+)
 def interpolate(flow: Flow, call: Call) -> Any:
     """Works on everything behind dimension 1."""
     return spatial(flow, call, -call.x.dim - 1 if call.x.ndim is None else call.x.ndim - 2)
@@ -97,14 +101,6 @@ def _softmax(flow: Flow, call: Call) -> Any:
 @operation_rule(" ".join(f"{kind}_pool{n}d" for kind in POOLS for n in (1, 2, 3)))
 def _pool(flow: Flow, call: Call) -> Any:
     return spatial(flow, call, int(call.step.name[-2]))
-
-
-@operation_rule(
-    "interpolate upsample upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_linear1d "
-    "upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d"
-)
-def _interpolate(flow: Flow, call: Call) -> Any:
-    return interpolate(flow, call)
 
 
 @operation_rule("pad")

@@ -1,8 +1,8 @@
-"""How a trace is walked through: a rule for every kind of module (modules.py) and operation (operations.py).
+"""Following a trace: a rule for every kind of module (modules.py) and operation (operations.py).
 
 A rule takes the flow and a call and returns what the result is: a `Layout`, an `Opaque` tensor, or `Plain` for what has
-no channels (numbers). What has no rule fixes the channels it touches. Rooms with modules of their own announce them
-with `module_rule`.
+no channels (numbers). What has no rule fixes the channels it touches. Modules of other
+packages get a rule by `module_rule`.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def operation_rule(names: str, any_arguments: bool = False) -> Callable[[Rule], 
 
 
 def follow(model: nn.Module, steps: Iterable[Step]) -> Flow:
-    """Walk through a trace and find out where the channels go."""
+    """Follow the channels through a trace."""
     modules = dict(model.named_modules())
     flow = Flow()
     values: dict[fx.Node, Any] = {}

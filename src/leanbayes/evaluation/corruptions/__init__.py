@@ -32,8 +32,8 @@ _SMALLEST = 8
 def names(shape: tuple[int, ...]) -> tuple[str, ...]:
     """The corruptions that suit images of (C, H, W).
 
-    All fifteen, but for greyscale images below 32 pixels (MNIST and its kin): those are drawings of one thing on black,
-    not scenes, and snow and frost only lay a second bright drawing over the first.
+    All fifteen, but for greyscale images below 32 pixels (MNIST, for example): those are drawings of one thing on
+    black, not scenes, and snow and frost only lay a second bright drawing over the first.
 
     >>> len(names((3, 32, 32))), len(names((1, 28, 28)))
     (15, 13)
@@ -113,7 +113,7 @@ def _function(name: str) -> Callable[..., Any]:
 
 
 def _check_images(images: Any, start: int) -> None:
-    """A batch of pictures that a corruption can be asked of; otherwise an error that names the offending datum."""
+    """Raise an error that names the offending datum, unless images are what corruptions take."""
     import torch
 
     if not isinstance(images, torch.Tensor) or images.ndim != 4:

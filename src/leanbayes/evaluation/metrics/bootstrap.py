@@ -1,4 +1,4 @@
-"""How much would a number change on other data of the same kind: the bootstrap (Efron 1979), in a few scalars a point.
+"""The bootstrap (Efron 1979): metrics on resampled data, from a few scalars a point.
 
 A replicate draws n data out of n with replacement. Which were drawn matters only through how often, so a replicate is a
 vector of counts, and every metric is computed with weights on points that were sorted and binned once. The counts are a
@@ -117,7 +117,7 @@ def set_replicates(
         f"ood.{name}.{score}.{metric}": values
         for name, sets in outside.items()
         for score, here in inside.items()
-        if ood.tells(score, here, sets[score])
+        if ood.varies(score, here, sets[score])
         for metric, values in rank_replicates(here, sets[score], replicates=replicates, seed=seed).items()
     }
 

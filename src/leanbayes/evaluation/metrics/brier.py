@@ -1,4 +1,4 @@
-"""The Brier score, and what it is made of: calibration, what the forecasts tell apart, and what nobody could know."""
+"""The Brier score, and its decomposition into reliability, resolution and uncertainty."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ def brier(probs: Tensor, targets: Tensor, *, ignore_index: int | None = None) ->
     >>> brier(torch.tensor([[0.5, 0.5]]), torch.tensor([0]))
     0.5
     """
-    p, y = checks.classification(probs, targets, ignore_index=ignore_index)
-    checks.nonempty(len(y), "brier")
-    return float(brier_each(p, y).mean())
+    return checks.mean_of("brier", brier_each, probs, targets, ignore_index)
 
 
 def brier_each(p: Tensor, y: Tensor) -> Tensor:

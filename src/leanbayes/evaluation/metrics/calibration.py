@@ -1,4 +1,4 @@
-"""When it says 90 %, is it right 90 % of the time: reliability curve, ECE and MCE."""
+"""Calibration: the reliability curve, expected and maximum calibration error."""
 
 from __future__ import annotations
 

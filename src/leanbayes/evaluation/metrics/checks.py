@@ -1,7 +1,8 @@
-"""What may enter a metric: the checks that every pure function and every stream shares, and the index they name."""
+"""Checks of predictions and targets, shared by all metrics; errors name the index of the offending datum."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
@@ -17,7 +18,8 @@ _HALF = (torch.float16, torch.bfloat16)
 class Checked(NamedTuple):
     """Rows that count.
 
-    probs: (N, C) in float64. labels: (N,). shares: what people said, (N, C) in float64, where the targets are that.
+    probs: (N, C) in float64. labels: (N,). shares: of annotators for each class, (N, C) in float64, if targets have
+    them.
     kept: (N,), which of all positions, folded, they are.
     """
 
@@ -47,9 +49,9 @@ def classified(probs: Tensor, targets: Tensor, *, start: int = 0, ignore_index: 
     """Probabilities and targets, checked; positions of images and sequences fold into N.
 
     probs: (N, C), or (N, C, *positions) as a segmentation network gives them.
-    targets: labels (N,) or (N, *positions); or, in the shape of probs, what several people said: rows of shares that
-    sum to 1 (floating point), or counts of votes (integers). The label is then what most of them said, the first on a
-    tie.
+    targets: labels (N,) or (N, *positions); or, in the shape of probs, those of several annotators: rows of shares
+    that sum to 1 (floating point), or counts of votes (integers). The label is then that of the majority, the first on
+    a tie.
     start: the number of the first datum, so that a stream names the offending datum of the whole data set.
     ignore_index: the label of positions that do not count (they may hold anything); given one, positions without any
     vote do not count either.
@@ -74,23 +76,23 @@ def classified(probs: Tensor, targets: Tensor, *, start: int = 0, ignore_index: 
         many = targets.ndim == probs.ndim and targets.shape[:1] + targets.shape[2:] == shape
         hint = f"from leanbayes.evaluation import votes, then votes(targets, num_classes={classes})"
         raise EvaluationError(
-            f"targets: expected shape {shape}, or {tuple(probs.shape)} for what several people said, to go with probs "
+            f"targets: expected shape {shape}, or {tuple(probs.shape)} for what several people votes, to go with probs "
             f"of shape {tuple(probs.shape)}, received {tuple(targets.shape)}"
             + (f"; labels by several people: {hint}" if many else "")
         )
     if targets.is_complex() or targets.dtype is torch.bool or (targets.is_floating_point() and not several):
         raise EvaluationError(f"targets: expected integer labels, received {targets.dtype}; try targets.long()")
     rows = _rows(probs)
-    said = _rows(targets).to(rows.device) if several else None
-    labels = said.argmax(1) if said is not None else targets.detach().reshape(-1).to(rows.device).long()
+    votes = _rows(targets).to(rows.device) if several else None
+    labels = votes.argmax(1) if votes is not None else targets.detach().reshape(-1).to(rows.device).long()
     kept = torch.arange(len(labels), device=labels.device)
     if ignore_index is not None:
-        kept = kept[labels != ignore_index] if said is None else kept[said.sum(1) != 0]
-        rows, labels, said = rows[kept], labels[kept], None if said is None else said[kept]
+        kept = kept[labels != ignore_index] if votes is None else kept[votes.sum(1) != 0]
+        rows, labels, votes = rows[kept], labels[kept], None if votes is None else votes[kept]
     where = _Where(kept, shape[1:], start)
     _probabilities(rows, "probs", where, 1e-2 if probs.dtype in _HALF else 1e-4)
-    if said is not None:
-        return Checked(rows, labels, _shares(said, targets.dtype, where), kept)
+    if votes is not None:
+        return Checked(rows, labels, _shares(votes, targets.dtype, where), kept)
     if bool(((labels < 0) | (labels >= classes)).any()):
         row, name = where.first((labels < 0) | (labels >= classes))
         raise EvaluationError(
@@ -143,6 +145,15 @@ def finite(values: Tensor, name: str, start: int = 0) -> Tensor:
     return values
 
 
+def mean_of(
+    name: str, each: Callable[[Tensor, Tensor], Tensor], probs: Tensor, targets: Tensor, ignore_index: int | None
+) -> float:
+    """The mean over data of ``each(probs, labels)``, whose inputs are checked; name: of the metric, for messages."""
+    p, y = classification(probs, targets, ignore_index=ignore_index)
+    nonempty(len(y), name)
+    return float(each(p, y).mean())
+
+
 def nonempty(count: int, what: str) -> None:
     """Refuse to average nothing."""
     if count == 0:
@@ -191,23 +202,23 @@ def _probabilities(rows: Tensor, what: str, where: _Where, tolerance: float) -> 
         )
 
 
-def _shares(said: Tensor, dtype: torch.dtype, where: _Where) -> Tensor:
-    """What people said as rows that sum to exactly 1: shares as they came, or votes over their number."""
+def _shares(votes: Tensor, dtype: torch.dtype, where: _Where) -> Tensor:
+    """The annotators' shares as rows that sum to exactly 1, from shares or from counts of votes."""
     if dtype.is_floating_point:
-        _probabilities(said, "targets", where, 1e-2 if dtype in _HALF else 1e-4)
-        said = said.clamp(min=0)
-        return said / said.sum(1, keepdim=True)
-    if len(said) and float(said.min()) < 0:
-        row, name = where.first((said < 0).any(1))
-        raise EvaluationError(f"targets[{name}]: expected counts of votes, received {_short(said[row])}")
-    total = said.sum(1, keepdim=True)
+        _probabilities(votes, "targets", where, 1e-2 if dtype in _HALF else 1e-4)
+        votes = votes.clamp(min=0)
+        return votes / votes.sum(1, keepdim=True)
+    if len(votes) and float(votes.min()) < 0:
+        row, name = where.first((votes < 0).any(1))
+        raise EvaluationError(f"targets[{name}]: expected counts of votes, received {_short(votes[row])}")
+    total = votes.sum(1, keepdim=True)
     if bool((total == 0).any()):
         _, name = where.first(total[:, 0] == 0)
         raise EvaluationError(
             f"targets[{name}]: expected at least one vote, received none; leave this datum out, "
             f"or give an ignore_index, which leaves out whatever nobody labelled"
         )
-    return said / total
+    return votes / total
 
 
 def _rows(values: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Is it right, and how much did it believe so: accuracy, NLL, Brier score, and the stream that carries them all."""
+"""Accuracy and NLL, and the stream that computes all classification metrics batch by batch."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ def accuracy(probs: Tensor, targets: Tensor, *, ignore_index: int | None = None)
     >>> accuracy(torch.tensor([[0.9, 0.1], [0.4, 0.6]]), torch.tensor([0, 0]))
     0.5
     """
-    p, y = checks.classification(probs, targets, ignore_index=ignore_index)
-    checks.nonempty(len(y), "accuracy")
-    return float(correct_each(p, y).mean())
+    return checks.mean_of("accuracy", correct_each, probs, targets, ignore_index)
 
 
 def nll(probs: Tensor, targets: Tensor, *, ignore_index: int | None = None) -> float:
@@ -44,9 +42,7 @@ def nll(probs: Tensor, targets: Tensor, *, ignore_index: int | None = None) -> f
     >>> round(nll(torch.tensor([[0.5, 0.5], [0.0, 1.0]]), torch.tensor([0, 1])), 4)
     0.3466
     """
-    p, y = checks.classification(probs, targets, ignore_index=ignore_index)
-    checks.nonempty(len(y), "nll")
-    return float(nll_each(p, y).mean())
+    return checks.mean_of("nll", nll_each, probs, targets, ignore_index)
 
 
 # Per-datum forms, (N, C) and (N,) to (N,): inputs are checked already, so that a stream checks a batch only once.
@@ -67,11 +63,11 @@ class Classification:
 
     It keeps means; bins of the top label and of every class; four float32 a point (`points`), of at most 2^24 points;
     and for bins of equal mass the probabilities themselves, as long as they are no more than 2^24 (64 MB), or
-    histograms of them beyond (see `columns.Columns`). `notes` says where either limit was met.
+    histograms of them beyond (see `columns.Columns`). `notes` tells where either limit was reached.
 
     bins, min_count, adaptive: the binning of ece and mce (`calibration.reliability`). The class-wise errors and the
     decomposition of the Brier score take as many bins and drop none; classwise_l2 has 15 by definition.
-    targets: labels, or what several people said (`human`): hard metrics then take what most of them said.
+    targets: labels, or those of several annotators (`human`): other metrics then take the majority label.
 
     >>> import torch
     >>> stream = Classification(min_count=0)

@@ -1,4 +1,4 @@
-"""Is the whole forecast of a number right, not only its mean: CRPS, PIT histogram, sharpness, interval error."""
+"""The whole predictive distribution of a regression: CRPS, PIT histogram, sharpness, interval error."""
 
 from __future__ import annotations
 
@@ -67,8 +67,9 @@ def interval_error(observed: Mapping[float, float]) -> float:
 def pit_histogram(pit: Tensor, bins: int = 20) -> Tensor:
     """How often the probability integral transform F(y) falls in each of ``bins`` equal parts of [0, 1]: (bins,).
 
-    Flat where the model is calibrated; a hump says too unsure, a bowl too sure, a slope biased (Dawid 1984; Gneiting et
-    al. 2007). Part r holds [r / bins, (r + 1) / bins), the last one 1 too. pit: (N,) or (N, D), as `Predictive.cdf`.
+    Flat where the model is calibrated; a hump where it is underconfident, a bowl where it is overconfident, a slope
+    where it is biased (Dawid 1984; Gneiting et al. 2007). Part r holds [r / bins, (r + 1) / bins), the last one 1 too.
+    pit: (N,) or (N, D), as `Predictive.cdf`.
 
     >>> pit_histogram(torch.tensor([0.0, 0.1, 0.5, 1.0]), bins=2).tolist()
     [2, 2]

@@ -1,4 +1,4 @@
-"""Where people disagree, does the model doubt as they do: predictions against what several annotators said.
+"""Predictions compared with the labels of several annotators: is the model as uncertain as they disagree.
 
 The targets are distributions over classes: shares of the annotators (floating point rows that sum to 1), or counts of
 their votes (integers), in the shape of the probabilities; `votes` makes counts of labels or masks.
@@ -44,7 +44,8 @@ def votes(labels: Tensor, num_classes: int, *, ignore_index: int | None = None) 
 
 
 def cross_entropy(probs: Tensor, targets: Tensor, *, ignore_index: int | None = None) -> float:
-    """The mean cross-entropy of the prediction p under what people said, q, in nats: -(1/N) sum_i sum_c q_ic log p_ic.
+    """The mean cross-entropy of the prediction p under the annotators' labels q, in nats: -(1/N) sum_i sum_c q_ic log
+    p_ic.
 
     Probabilities below the smallest normal float32 count as that, as in `nll`.
     probs: (N, C) or (N, C, *positions); targets: shares or votes, the same shape.
@@ -56,9 +57,9 @@ def cross_entropy(probs: Tensor, targets: Tensor, *, ignore_index: int | None = 
 
 
 def kl(probs: Tensor, targets: Tensor, *, ignore_index: int | None = None) -> float:
-    """The mean KL divergence from the prediction to what people said, in nats: (1/N) sum_i KL(q_i || p_i).
+    """The mean KL divergence from the prediction to the annotators' labels, in nats: (1/N) sum_i KL(q_i || p_i).
 
-    `cross_entropy` less the entropy of people's answers: zero where the model doubts exactly as they do.
+    `cross_entropy` less the entropy of the labels: zero where the prediction equals them.
 
     >>> kl(torch.tensor([[0.25, 0.75]]), torch.tensor([[1, 3]]))
     0.0
@@ -76,9 +77,9 @@ def distance(probs: Tensor, targets: Tensor, *, ignore_index: int | None = None)
 
 
 def entropy_gap(probs: Tensor, targets: Tensor, *, ignore_index: int | None = None) -> float:
-    """The mean of H[p_i] - H[q_i] in nats: above 0 the model doubts more than people do, below 0 less.
+    """The mean of H[p_i] - H[q_i] in nats: above 0 the model is less certain than the annotators, below 0 more.
 
-    Signed, so that it says which way (Baan et al. 2022, EntCE); gaps of both signs cancel, `distance` does not.
+    Signed (Baan et al. 2022, EntCE); gaps of both signs cancel, `distance` does not.
 
     >>> round(entropy_gap(torch.tensor([[0.5, 0.5]]), torch.tensor([[1.0, 0.0]])), 4)
     0.6931

@@ -1,4 +1,4 @@
-"""Does it know what it does not know: can a score tell data of another kind from the test data."""
+"""Out-of-domain detection: the scores of a prediction, and how well each ranks other data above the test data."""
 
 from __future__ import annotations
 
@@ -23,16 +23,12 @@ Positive = Literal["ood", "in"]
 def auroc(inside: Tensor, outside: Tensor, *, positive: Positive = "ood") -> float:
     """The probability that an out-of-domain datum scores higher than one of the domain: P(o > i) + P(o = i) / 2.
 
-    inside, outside: (N,) and (M,) scores that rise with doubt. The same whichever side is called positive.
+    inside, outside: (N,) and (M,) scores that rise with uncertainty. The same whichever side is called positive.
 
     >>> auroc(torch.tensor([0.1, 0.4]), torch.tensor([0.3, 0.9]))
     0.75
     """
-    require("sklearn", "evaluation", "auroc")
-    from sklearn.metrics import roc_auc_score
-
-    truth, scores = labelled(inside, outside, positive)
-    return float(roc_auc_score(truth, scores))
+    return float(_ranking("auroc").roc_auc_score(*labelled(inside, outside, positive)))
 
 
 def aupr(inside: Tensor, outside: Tensor, *, positive: Positive = "ood") -> float:
@@ -44,27 +40,20 @@ def aupr(inside: Tensor, outside: Tensor, *, positive: Positive = "ood") -> floa
     >>> aupr(torch.tensor([0.1, 0.2]), torch.tensor([0.8, 0.9]))
     1.0
     """
-    require("sklearn", "evaluation", "aupr")
-    from sklearn.metrics import average_precision_score
-
-    truth, scores = labelled(inside, outside, positive)
-    return float(average_precision_score(truth, scores))
+    return float(_ranking("aupr").average_precision_score(*labelled(inside, outside, positive)))
 
 
 def fpr95(inside: Tensor, outside: Tensor, *, positive: Positive = "ood", recall: float = 0.95) -> float:
     """The smallest false positive rate at which at least 95 % of the positive side are found.
 
-    With positive="ood": of every hundred good data, how many are flagged when 95 % of the strange ones are.
+    With positive="ood": the share of test data that are flagged when 95 % of the other data are.
     positive="in" is the reading of Liang et al. 2018 (ODIN). inside, outside: (N,) and (M,).
 
     >>> fpr95(torch.tensor([0.1, 0.2, 0.5, 0.6]), torch.tensor([0.5, 0.9]))
     0.5
     """
-    require("sklearn", "evaluation", "fpr95")
-    from sklearn.metrics import roc_curve
-
     truth, scores = labelled(inside, outside, positive)
-    false, true, _ = roc_curve(truth, scores, drop_intermediate=False)
+    false, true, _ = _ranking("fpr95").roc_curve(truth, scores, drop_intermediate=False)
     return float(false[np.argmax(true >= recall)])  # rates rise along the curve, so the first is the smallest
 
 
@@ -82,11 +71,15 @@ def rank_metrics(inside: Tensor, outside: Tensor, *, positive: Positive = "ood")
 
 
 def scores(predictive: Predictive) -> dict[str, Tensor]:
-    """The doubt of a `Predictive` about each datum, (N,) per score; positions of an image are averaged.
+    """The out-of-domain scores of each datum, (N,) by name, all rising with uncertainty; positions of an image are
+    averaged.
 
-    entropy: H[mean p], all doubt. mutual_information: the part more data could remove. max_prob: 1 - max p (Hendrycks &
-    Gimpel 2017), turned so that it rises with doubt like the others. energy: -logsumexp of the logits (Liu et al.
-    2020), averaged over samples; left out where a likelihood of your own has no logits. Regression has one: variance.
+    To add a score, add an entry here: `evaluate`, its bootstrap and its report take every name that this returns.
+
+    entropy: H[mean p], the total uncertainty. mutual_information: the part more data could remove. max_prob: 1 - max p
+    (Hendrycks & Gimpel 2017), turned so that it rises with uncertainty like the others. energy: -logsumexp of the
+    logits (Liu et al. 2020), averaged over samples; left out where a likelihood of your own has no logits. Regression
+    has one: variance.
 
     >>> import leanbayes as lb
     >>> pred = lb.predict(torch.nn.Linear(4, 3), torch.randn(5, 4), task="classification")
@@ -110,14 +103,14 @@ def compare_sets(
 ) -> tuple[dict[str, float], list[dict[str, Any]]]:
     """Metrics ``ood.SET.SCORE.METRIC`` and score histograms for every out-of-domain set.
 
-    A score that says nothing (`tells`) is left out.
+    A score that does not vary (`varies`) is left out.
     """
     metrics: dict[str, float] = {}
     histograms: list[dict[str, Any]] = []
     for name, sets in outside.items():
         for score, here in inside.items():
             there = sets[score]
-            if not tells(score, here, there):
+            if not varies(score, here, there):
                 continue
             both = torch.cat([here, there])
             for metric, value in rank_metrics(here, there).items():
@@ -135,15 +128,15 @@ def compare_sets(
     return metrics, histograms
 
 
-def tells(score: str, inside: Tensor, outside: Tensor) -> bool:
+def varies(score: str, inside: Tensor, outside: Tensor) -> bool:
     """Whether a score differs between data at all, beyond rounding: six digits.
 
     The mutual information of a deterministic network does not, and is not to be ranked by its rounding errors. Nats and
     probabilities are measured against 1; a variance or an energy has units of its own, and is measured against itself.
 
-    >>> tells("entropy", torch.tensor([1e-9]), torch.tensor([2e-9]))
+    >>> varies("entropy", torch.tensor([1e-9]), torch.tensor([2e-9]))
     False
-    >>> tells("variance", torch.tensor([1e-9]), torch.tensor([2e-9]))
+    >>> varies("variance", torch.tensor([1e-9]), torch.tensor([2e-9]))
     True
     """
     low = min(float(inside.min()), float(outside.min()))
@@ -166,6 +159,14 @@ def labelled(inside: Tensor, outside: Tensor, positive: Positive) -> tuple[np.nd
     scores = torch.cat([inside.cpu(), outside.cpu()]).numpy()
     truth = np.r_[np.zeros(len(inside), dtype=int), np.ones(len(outside), dtype=int)]
     return (truth, scores) if positive == "ood" else (1 - truth, -scores)
+
+
+def _ranking(name: str) -> Any:
+    """scikit-learn's metrics, if it is installed; name: of the function that needs them."""
+    require("sklearn", "evaluation", name)
+    from sklearn import metrics
+
+    return metrics
 
 
 def _per_datum(values: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""How far off, and do the intervals hold: RMSE, MAE, log density, coverage and width, and the stream of them all."""
+"""RMSE, MAE, log density, coverage and width, and the stream that computes all regression metrics batch by batch."""
 
 from __future__ import annotations
 
@@ -131,7 +131,8 @@ class Regression:
         """Add a batch: targets and means (N,) or (N, D), log densities (N,), intervals by nominal level.
 
         pit, crps, variance: of every target, in their shape, from `Predictive`'s cdf, crps and variance. The PIT also
-        says what intervals that were not given cover: the central one of level q holds y where |F(y) - 1/2| <= q / 2.
+        gives the coverage of intervals that were not given: the central one of level q holds y where |F(y) - 1/2| <= q
+        / 2.
         """
         start = self.count
         y, m = checks.regression(targets, start, mean=mean)

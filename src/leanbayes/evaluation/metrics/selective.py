@@ -1,4 +1,4 @@
-"""Answer only when sure: what is gained in accuracy by leaving the least confident answers to somebody else."""
+"""Selective prediction: accuracy among the most confident predictions, the others being abstained from."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ...errors import EvaluationError
 from . import checks
 
 NEVER = 2.0
-"""The threshold where no threshold gives the accuracy asked for: no confidence reaches it, so nothing is answered."""
+"""The threshold where none gives the accuracy: no confidence reaches it."""
 
 
 @dataclasses.dataclass(frozen=True)

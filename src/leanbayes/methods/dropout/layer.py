@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from ...errors import PredictionError
 from ...layers.contract import BayesianLayer
 from ...layers.shell import StandIn
+from ...posteriors.base import padded_shape
 from ...sampling import Site, context, draw
 from ...turns import check_forward
 
@@ -66,7 +67,7 @@ class DropoutMask(Site):
         known = self.shapes
         if not self.learns_shape:
             return masks.reshape(known[0])
-        found = wanted if wanted in known else next((s for s in known if _broadcasts(s, wanted)), None)
+        found = wanted if wanted in known else next((s for s in known if padded_shape(s, wanted) is not None), None)
         if found is None:
             raise PredictionError(
                 f"dropout: expected features of a shape that one datum of the batch had ({known}), received {wanted}; "
@@ -121,8 +122,3 @@ OWN_DROPOUT: dict[type[nn.Module], int] = {nn.Dropout: 0, nn.Dropout1d: 1, nn.Dr
 def spatial_of(module: nn.Module) -> int:
     """How many trailing dimensions a torch dropout module drops together."""
     return next(spatial for kind, spatial in OWN_DROPOUT.items() if isinstance(module, kind))
-
-
-def _broadcasts(shape: tuple[int, ...], target: tuple[int, ...]) -> bool:
-    padded = (1,) * (len(target) - len(shape)) + shape
-    return len(shape) <= len(target) and all(a in (1, b) for a, b in zip(padded, target, strict=True))

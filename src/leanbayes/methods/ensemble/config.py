@@ -22,7 +22,8 @@ class Ensemble(Method):
     Args:
         members: how many networks.
         method: what each of them is, for example lb.MeanField(); plain networks if none is given.
-        init: where the others start: afresh, by the layers' own initialisation, or close to the first, perturbed.
+        init: where the others start: afresh, by the layers' own initialisation, or close to the first, perturbed;
+            "auto" perturbs a network that has been trained, and starts afresh from one that has not.
         perturbation: the size of the perturbation, relative to the root mean square of each tensor.
 
     The model as it was becomes member 0. A training step trains one member, in turn, and leaves the others exactly as
@@ -42,8 +43,8 @@ class Ensemble(Method):
 
     members: int = 5
     method: Method | None = None
-    init: Literal["fresh", "perturb"] = "fresh"
-    perturbation: float = 0.1
+    init: Literal["auto", "fresh", "perturb"] = "auto"
+    perturbation: float = 0.03
 
     def __post_init__(self) -> None:
         hint = "one network is no ensemble: leave it as it is, or give it a method"
@@ -58,5 +59,10 @@ class Ensemble(Method):
                 f"Ensemble.method: an ensemble of ensembles is an ensemble; say "
                 f"lb.Ensemble(members={self.members * self.method.members}) with the method of its members"
             )
-        check_choice(self, "init", ("fresh", "perturb"))
+        check_choice(self, "init", ("auto", "fresh", "perturb"))
         check_positive(self, "perturbation")
+
+    @property
+    def networks(self) -> int:
+        """The number of members."""
+        return self.members

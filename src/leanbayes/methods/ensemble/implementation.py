@@ -15,6 +15,7 @@ from torch.nn.utils import parametrize
 
 from ...convert.conversion import Conversion
 from ...convert.implementation import Implementation, Part, implementation, implements
+from ...convert.trained import looks_trained
 from ...layers.contract import BayesianLayer, option
 from .config import Ensemble
 from .layer import EnsembleLayer, InTurn, Turn, attach, layers, owners, replaced
@@ -94,8 +95,8 @@ class _Ensemble(Implementation[Ensemble]):
         def make() -> list[nn.Module]:
             first = replaced(module, lambda part: None)
             _drop_hooks(first)
-            others = self._made(conversion)[1:]
-            return [first, *(self._started(copy.deepcopy(first, copies)) for copies, _ in others)]
+            others, init = self._made(conversion)[1:], self._init(conversion)
+            return [first, *(self._started(copy.deepcopy(first, copies), init) for copies, _ in others)]
 
         return conversion.scratch(("copies", id(module), self.config), make)
 
@@ -104,12 +105,24 @@ class _Ensemble(Implementation[Ensemble]):
             return None
         return self.inner.convert(part, conversion)
 
-    def _started(self, module: nn.Module) -> nn.Module:
+    def _init(self, conversion: Conversion) -> str:
+        """Where members start: as told, or by whether the network has been trained."""
+        model = conversion.model
+        if self.config.init != "auto" or model is None:
+            return self.config.init
+
+        def chosen() -> str:
+            fixed = any(module in owners(module) and _reset(module) is None for module in model.modules())
+            return "perturb" if fixed or looks_trained(model) else "fresh"
+
+        return conversion.scratch("init", chosen)
+
+    def _started(self, module: nn.Module, init: str) -> nn.Module:
         """The copy of a member with values of its own; what is frozen, or has none in a plan, stays as it is."""
         trained = [p for p in module.parameters() if p.requires_grad]
         if any(p.is_meta for p in module.parameters()) or (not trained and any(True for _ in module.parameters())):
             return module
-        if self.config.init == "fresh":
+        if init == "fresh":
             for part in reversed(list(module.modules())):  # an attention sets a bias of what it holds, and comes last
                 if (reset := _reset(part)) is not None:
                     reset()

@@ -1,4 +1,4 @@
-"""Several networks in the place of one: layers that hold K members, and whose turn it is."""
+"""Ensembles: layers that hold K members, and the random site that selects one of them."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_map
 
+from ...convert.apply import swap_
 from ...errors import ConversionError, PredictionError
-from ...layers.contract import BayesianLayer, hook_owner, original
+from ...layers.contract import BayesianLayer, original, remove_hooks
 from ...posteriors.base import Posterior
 from ...sampling import Site, context
 from ...turns import check_forward
 
 
 class Turn(Site):
-    """Which member of an ensemble a pass uses: the one random site that all its layers share.
+    """The index of the member that a pass uses: one random site that all layers of an ensemble share.
 
     period: the number of members (where layers differ in it, their least common multiple; a layer takes the index
         modulo its own). member: the index of the present pass, or of the last one. held: whether a callback has chosen
@@ -42,11 +43,11 @@ class Turn(Site):
         self.period, self.member, self.next, self.held = 1, 0, 0, False
 
     def noise(self, generator: torch.Generator | None = None) -> Tensor:
-        """A member at random, every one as likely."""
+        """The index of a member, uniformly distributed."""
         return torch.randint(self.period, (), generator=generator)
 
     def of_sample(self, seed: int, number: int, sample: int) -> Tensor:
-        """The member of a sample: one after the other, so that K samples ask each once; the seed says who begins."""
+        """The member of a sample: (seed + sample) mod K, so that K samples use each member once."""
         return torch.tensor((seed + sample) % self.period)
 
     def cycle(self, balanced: bool | None = None, alone: bool = True) -> int | None:
@@ -71,7 +72,7 @@ class Turn(Site):
         self.member, self.next = self.next, (self.next + 1) % self.period
 
     def begin(self, model: nn.Module, inputs: Any) -> None:
-        """Before every pass of the model: training takes the members in turn, everything else one at random."""
+        """Called before every pass of the model: selects the next member in training, a random one otherwise."""
         given = context.draws is not None and id(self) in context.draws
         if given or context.mean_only or (self.training and self.held):
             return
@@ -81,7 +82,7 @@ class Turn(Site):
             self.member = int(self.noise())
 
     def extra_repr(self) -> str:
-        """How many there are, and which one it is."""
+        """The number of members and the present one."""
         return f"period={self.period}, member={self.member}"
 
 
@@ -91,7 +92,7 @@ class EnsembleLayer(BayesianLayer):
     members: the modules, alike but for their values; the first is the one that was there.
     turn: shared by all layers of a model, so that a pass goes through one whole network.
 
-    Whatever the module had to read (``weight``, ``in_features``, ...) is read from the member whose turn it is.
+    Attributes of the module (``weight``, ``in_features``, ...) are those of the selected member.
 
     >>> layer = EnsembleLayer([nn.Linear(3, 2) for _ in range(5)], Turn())
     >>> layer(torch.zeros(1, 3)).shape, layer.in_features, len(layer.resting_members)
@@ -106,7 +107,7 @@ class EnsembleLayer(BayesianLayer):
         self.training = self.members.training = members[0].training
 
     def forward(self, *args: Any, **named: Any) -> Any:
-        """What the member whose turn it is makes of the inputs; called as the module was."""
+        """The output of the selected member; called as the module was."""
         if context.mean_only:
             raise PredictionError(
                 f"mean-only inference of an ensemble is meaningless: it is {len(self.members)} networks, and the mean "
@@ -120,13 +121,13 @@ class EnsembleLayer(BayesianLayer):
         return original(self.members[0])
 
     def named_posteriors(self) -> dict[str, Posterior]:
-        """Those of the member that `restored` gives back."""
+        """The distributions of the first member, which `restored` returns."""
         first = self.members[0]
         return first.named_posteriors() if isinstance(first, BayesianLayer) else {}
 
     @property
     def resting_members(self) -> list[nn.Module]:  # type: ignore[override]
-        """Those whose turn it is not: no gradient, no KL, no statistics."""
+        """The members that are not selected: they get no gradient, no KL and no statistics."""
         active = self.turn.member % len(self.members)
         return [member for number, member in enumerate(self.members) if number != active]
 
@@ -140,7 +141,7 @@ class EnsembleLayer(BayesianLayer):
         index = self.turn.index()
         if not isinstance(index, Tensor):
             return call(self.members[index % len(self.members)])
-        # under vmap: what all members say of inputs that the samples share is computed once, whatever their number
+        # under vmap the outputs of all members for inputs that samples share are computed once
         chosen = index.remainder(len(self.members)).reshape(1)
 
         def choose(*each: Any) -> Any:
@@ -169,7 +170,7 @@ class EnsembleLayer(BayesianLayer):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            # only what the module itself had: a member's own KL, say, is no property of the ensemble
+            # only attributes of the original module: the KL of a member is not that of the ensemble
             if "members" not in self.__dict__.get("_modules", {}) or not hasattr(self.shell, name):
                 raise
             return self._use(lambda member: getattr(member, name))
@@ -180,11 +181,10 @@ class EnsembleLayer(BayesianLayer):
 
 
 class InTurn:
-    """The callback of an ensemble: a training step is one member's, and the others stay exactly as they are.
+    """The callback of an ensemble: a training step trains one member and leaves the others exactly as they are.
 
-    Batch b of epoch e trains member (b + e) mod K, so that over K epochs every member meets every place in the order
-    of the data. What the others have for a gradient is taken away: an optimiser with momentum or weight decay would
-    move them for a gradient of zero.
+    Batch b of epoch e trains member (b + e) mod K, so that over K epochs every member sees every batch position. The
+    gradients of the others are removed: an optimiser with momentum or weight decay would move them even if they were 0.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -192,37 +192,37 @@ class InTurn:
         self.turns = list({id(layer.turn): layer.turn for layer in self.layers}.values())
 
     def fit_start(self, state: Any) -> None:
-        """Member 0 begins."""
+        """Start with member 0."""
         self._start_at(0)
 
     def before_step(self, state: Any) -> None:
-        """The next member, for as many passes as the step has."""
+        """Select the next member for all passes of the step."""
         for turn in self.turns:
             turn.advance()
             turn.held = True
 
     def after_backward(self, state: Any) -> None:
-        """No gradient for the others."""
+        """Remove the gradients of the other members."""
         for layer in self.layers:
             for member in layer.resting_members:
                 for parameter in member.parameters():
                     parameter.grad = None
 
     def after_step(self, state: Any) -> None:
-        """The step is over."""
+        """Release the member of the step."""
         for turn in self.turns:
             turn.held = False
 
     def epoch_end(self, state: Any) -> None:
-        """The next epoch begins with another member."""
+        """Start the next epoch with the next member."""
         self._start_at(state.epoch + 1)
 
     def state_dict(self) -> dict[str, Any]:
-        """Whose turn is next."""
+        """The index of the next member."""
         return {"next": [turn.next for turn in self.turns]}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on as if nothing had happened."""
+        """Restore the index of the next member."""
         for turn, number in zip(self.turns, state["next"], strict=True):
             turn.next = number
 
@@ -237,15 +237,12 @@ def layers(model: nn.Module) -> list[EnsembleLayer]:
 
 
 def attach(model: nn.Module) -> None:
-    """Let all ensemble layers of a model take turns together, at every pass of the model; undone where none is left."""
+    """Give all ensemble layers of a model one `Turn`, advanced at every pass; its hook goes with the last layer."""
     found = layers(model)
-    old = [(m, key, hook) for m in model.modules() for key, hook in m._forward_pre_hooks.items()]
-    old = [(m, key, hook) for m, key, hook in old if isinstance(hook_owner(hook), Turn)]
-    for module, key, _ in old:
-        del module._forward_pre_hooks[key]
+    old = remove_hooks(model, Turn)
     if not found:
         return
-    turn = old[0][2].__self__ if old else found[0].turn  # type: ignore[attr-defined]
+    turn = old[0] if old else found[0].turn
     for layer in found:
         turn.period = math.lcm(turn.period, layer.turn.period)
         layer.turn = turn
@@ -274,10 +271,7 @@ def member(model: nn.Module, number: int) -> nn.Module:
         for part in layer.members[number].modules():  # on its own, what is random in it is the method's doing
             if isinstance(part, BayesianLayer):
                 part.method = layer.method.method  # type: ignore[union-attr]
-    for parent in list(one.modules()):
-        for name, child in parent._modules.items():
-            if child is not None and id(child) in parts:
-                parent._modules[name] = parts[id(child)]
+    swap_(one, parts)
     attach(one)
     return one
 
@@ -285,7 +279,7 @@ def member(model: nn.Module, number: int) -> nn.Module:
 def replaced(
     module: nn.Module, use: Callable[[nn.Module], nn.Module | None], seen: dict[int, nn.Module] | None = None
 ) -> nn.Module:
-    """A module that shares all tensors with another, its parts replaced where ``use`` has something else for them."""
+    """A copy of a module that shares its tensors, with submodules replaced where ``use`` returns a replacement."""
     seen = {} if seen is None else seen
     if id(module) not in seen:
         other = use(module)
@@ -302,5 +296,5 @@ def _restored(module: nn.Module) -> nn.Module | None:
 
 
 def owners(module: nn.Module) -> Iterator[nn.Module]:
-    """Those inside a module, itself included, that have parameters of their own."""
+    """The modules inside a module, itself included, that have parameters of their own."""
     return (part for part in module.modules() if any(p is not None for p in part._parameters.values()))

@@ -9,7 +9,7 @@ from ... import checks
 from ...config import check_choice, check_flag, check_positive
 from ...errors import ConfigError
 from ...method import Method
-from ...priors import LogUniform, Normal, ScaleMixture, StudentT
+from ...priors import EmpiricalNormal, LogUniform, Normal, ScaleMixture, StudentT
 from ...registry import register
 
 
@@ -19,8 +19,10 @@ class MeanField(Method):
     """Every weight an independent Gaussian N(mu, sigma^2), both learned: twice the parameters.
 
     Args:
-        prior: p(w) of every weight.
-        std: where sigma starts.
+        prior: p(w) of every weight; by default a Gaussian about the weights themselves, which learns where sigma may
+            grow and leaves the means to the data.
+        std: where sigma starts; None starts it at ``scale`` times the root mean square of each tensor.
+        scale: where sigma starts, relative to the layer; not used where std is given.
         random_bias: whether biases are distributions too.
         estimator: how noise reaches the outputs in training; see `leanbayes.layers.estimators`.
         keep_weights: pretrained weights become the means; otherwise the means start afresh.
@@ -35,17 +37,20 @@ class MeanField(Method):
 
     summary: ClassVar[str] = "a Gaussian per weight, mean and variance learned"
 
-    prior: Normal | LogUniform | StudentT | ScaleMixture = Normal()  # noqa: RUF009  (frozen)
-    std: float = 0.02
+    prior: EmpiricalNormal | Normal | LogUniform | StudentT | ScaleMixture = EmpiricalNormal()  # noqa: RUF009  (frozen)
+    std: float | None = None
+    scale: float = 0.05
     random_bias: bool = True
     estimator: Literal["local", "weight", "flipout"] = "local"
     keep_weights: bool = True
 
     def __post_init__(self) -> None:
-        check_positive(self, "std")
+        check_positive(self, "scale")
+        if self.std is not None:
+            check_positive(self, "std")
         check_flag(self, "random_bias", "keep_weights")
         check_choice(self, "estimator", ("local", "weight", "flipout"))
-        if not isinstance(self.prior, (Normal, LogUniform, StudentT, ScaleMixture)):
+        if not isinstance(self.prior, (EmpiricalNormal, Normal, LogUniform, StudentT, ScaleMixture)):
             raise ConfigError(
                 f"MeanField.prior: expected a prior such as lb.Normal(std=1.0), received {checks.short(self.prior)}"
             )

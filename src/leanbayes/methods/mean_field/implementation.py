@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 
-from torch import nn
+from torch import Tensor, nn
 
 from ...convert.conversion import Conversion, bayes_layer
 from ...convert.implementation import Implementation, implements
 from ...layers.bayes import BayesLayer
 from ...posteriors import Gaussian, Posterior
 from ...posteriors.scale import rho_like
+from ...priors import EmpiricalNormal
 from .config import MeanField
 
 
@@ -25,7 +26,7 @@ class _MeanField(Implementation[MeanField]):
             # the parameter itself becomes the mean: optimisers that hold it go on training it
             mean = source._parameters[name]
             assert mean is not None
-            return Gaussian(mean, rho_like(mean, config.std))
+            return Gaussian(mean, rho_like(mean, config.std or relative_std(mean, config.scale)))
 
         return bayes_layer(
             module,
@@ -35,6 +36,11 @@ class _MeanField(Implementation[MeanField]):
             random_bias=config.random_bias,
             estimator=config.estimator,
         )
+
+
+def relative_std(w: Tensor, scale: float) -> Tensor:
+    """The standard deviation that `EmpiricalNormal(scale)` has about a tensor: scale times its root mean square."""
+    return EmpiricalNormal(scale).std(w)
 
 
 def fresh(module: nn.Module) -> nn.Module:

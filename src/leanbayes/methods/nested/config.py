@@ -16,11 +16,11 @@ from ..variational_dropout.config import VariationalDropout
 
 MOST = 10_000
 TAILS = ("learned", "uniform", "geometric", "categorical")
-WEIGHTS = VariationalDropout(parameterisation="multiplicative", log_alpha=-3.0, approximation="cui")
+WEIGHTS = VariationalDropout(parameterisation="multiplicative", log_alpha=-6.0, approximation="cui")
 """N(theta, alpha theta^2), alpha per weight, with the log-uniform KL of equation 17 as it has to be read.
 
-log alpha starts at -3, where the authors, who train for 600 epochs, have -1: so much noise costs accuracy in short
-trainings.
+log alpha starts at -6, where the authors, who train for 600 epochs, have -1: so much noise costs accuracy in short
+trainings, and a pretrained network its answers.
 """
 
 
@@ -49,6 +49,8 @@ class Ordered(Method):
     input_shape: tuple[int, ...] | None = None
     channels: tuple[str, ...] = ()
     legacy: bool = False
+    by_importance: bool = True
+    start_full: float = 0.9
 
     def __post_init__(self) -> None:
         here = type(self).__name__
@@ -70,7 +72,8 @@ class Ordered(Method):
         if self.prior_keep is not None:
             check_positive(self, "prior_keep")
             check_between(self, "prior_keep", 0.0, 1.0, open_high=True)
-        check_flag(self, "hard", "share", "per_sample", "skip", "legacy")
+        check_flag(self, "hard", "share", "per_sample", "skip", "legacy", "by_importance")
+        check_between(self, "start_full", 0.0, 1.0, open_high=True)
         self._check_probabilities()
         self._check_names()
 
@@ -137,11 +140,16 @@ class Nested(Ordered):
         channels: who feeds whom, for networks that cannot be followed at all: "conv1 > bn1 > conv2".
         legacy: as the authors' code: masks in front of BatchNorm, probabilities in the place of logarithms, mu = 0.95
             at the start. A masked network is then no sliced one.
-        weights: what each weight is; by default N(theta, alpha theta^2) as in the paper, log alpha from -3.
+        by_importance: of a trained network, the channels that weigh most come first; otherwise those with the lowest
+            numbers. Nothing is moved, so that it stays what it was. Not with skip, which needs the order of numbers.
+        start_full: of a trained network and learned tails, the probability of the full width at the start beyond its
+            share, so that training keeps the whole network as good as it was; narrower ones get less, the narrower.
+        weights: what each weight is; by default N(theta, alpha theta^2) as in the paper, log alpha from -6.
         kappa: multiplies the KL of the weights.
 
     A layer's weights are random wherever it is given this method; its outputs are ordered where the channel graph
-    allows it, and `lb.plan` says which are. Set a width with `lb.set_width_`; without one, widths are sampled.
+    allows it, and `lb.plan` says which are. Training draws widths; predictions are made at full width until
+    `lb.set_width_` sets another, or "sampled".
 
     >>> from torch import nn
     >>> import leanbayes as lb
@@ -196,6 +204,8 @@ class NestedDropout(Ordered):
         input_shape: of one datum, for networks that cannot be followed without an example.
         channels: who feeds whom, for networks that cannot be followed at all: "conv1 > bn1 > conv2".
         legacy: as of `Nested`.
+        by_importance: as of `Nested`.
+        start_full: as of `Nested`.
 
     >>> from torch import nn
     >>> import leanbayes as lb

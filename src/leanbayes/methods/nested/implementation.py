@@ -13,6 +13,7 @@ from ...convert.channels import ChannelGraph, channel_graph
 from ...convert.conversion import Conversion
 from ...convert.implementation import Implementation, Part, implementation, implements
 from ...convert.record import conversions
+from ...convert.trained import looks_trained
 from ...errors import ConversionError
 from ...layers.bayes import BayesLayer
 from ...ordering.annealing import exponential
@@ -20,6 +21,7 @@ from ...ordering.placement import Placement, check_order, place
 from ...ordering.unit import OrderingUnit, units
 from ...training.callbacks import Callback, State, out_of_order
 from .config import Nested, NestedDropout, Ordered, roles
+from .importance import by_importance
 from .layer import OrderedLayer, OrderedPlain, attach
 
 N = TypeVar("N", bound=Ordered)
@@ -80,9 +82,13 @@ class _Ordered(Implementation[N], Generic[N]):
 
     def _units(self, module: nn.Module, conversion: Conversion) -> list[OrderingUnit]:
         """The units of the channels that a layer is the first to produce."""
-        config, found = self.config, []
+        config, found, whole = self.config, [], conversion.model
+        assert whole is not None
+        trained = conversion.scratch("trained", lambda: looks_trained(whole))
         for group, steps in self._placed(conversion).owned.get(self._names(conversion)[id(module)], ()):
-            log_beta, log_prior = self._tails(steps.nodes, module._parameters["weight"])  # type: ignore[arg-type]
+            if trained and config.by_importance and not config.skip:  # which computes the first channels, by number
+                steps = by_importance(whole, group, steps)
+            log_beta, log_prior = self._tails(steps.nodes, module._parameters["weight"], trained)  # type: ignore[arg-type]
             unit = OrderingUnit(
                 group,
                 steps,
@@ -101,7 +107,7 @@ class _Ordered(Implementation[N], Generic[N]):
             found.append(unit)
         return found
 
-    def _tails(self, nodes: int, weight: Tensor) -> tuple[Tensor, Tensor]:
+    def _tails(self, nodes: int, weight: Tensor, trained: bool) -> tuple[Tensor, Tensor]:
         """log beta, at the start or for good, and that of the prior."""
         config = self.config
         uniform = ordering.log_tails(ordering.uniform_logits(nodes))
@@ -110,7 +116,10 @@ class _Ordered(Implementation[N], Generic[N]):
             prior = ordering.BernoulliChain.constant(nodes, config.prior_keep).log_tails
         whole = config.groups - config.base_groups + 1
         if config.tails == "learned":
-            start = ordering.log_tails(torch.full((nodes - 1,), 3.0)) if config.legacy else uniform
+            full = torch.arange(1.0, nodes + 1) if trained else torch.ones(nodes)
+            full = full / full.sum() * (1 - config.start_full * trained)
+            full[-1] += config.start_full * trained
+            start = ordering.log_tails(torch.full((nodes - 1,), 3.0)) if config.legacy else full.log()
         elif config.tails == "uniform":
             start = uniform
         elif config.tails == "geometric":

@@ -1,4 +1,4 @@
-"""Layers whose outputs are ordered, and the hooks that mask them where they are consumed."""
+"""Layers with ordered output channels, and the hooks that mask these at their consumers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn.modules.conv import _ConvNd
 from ...convert.channels import Use
 from ...kl import kl
 from ...layers.bayes import BayesLayer
-from ...layers.contract import hook_owner
+from ...layers.contract import hook_owner, remove_hooks
 from ...layers.shell import StandIn
 from ...ordering.unit import Draw, OrderingUnit, units
 from ...posteriors.base import Posterior
@@ -19,7 +19,7 @@ from .narrow import Narrow, Narrowing, can_narrow
 
 
 class OrderedLayer(BayesLayer, Narrowing):
-    """A Bayesian layer whose KL is paid for by the probability that its outputs are kept (equation 18).
+    """A Bayesian layer whose KL is weighted by the probability that its outputs are kept (equation 18).
 
     orders: the units of the channels that it produces first; a layer whose outputs stay as they are has none.
     outputs: all units that order its outputs, with where, its own among them; `attach` finds them.
@@ -46,7 +46,7 @@ class OrderedLayer(BayesLayer, Narrowing):
 
     def _kl(self, name: str, q: Posterior) -> Tensor:
         """kappa times Phi_2 of (18): sum_f S_f sum_{weights of output f} KL, S_f the keep probability of feature f."""
-        terms = self._except_padding(name, kl(q, self.priors[name], approximation=self.approximation))
+        terms = self.except_padding(name, kl(q, self.priors[name], approximation=self.approximation))
         wide = torch.promote_types(terms.dtype, torch.float32)
         if not self.outputs:
             return self.kappa * terms.sum(dtype=wide)
@@ -66,7 +66,7 @@ class OrderedLayer(BayesLayer, Narrowing):
 
 
 class OrderedPlain(StandIn, Narrowing):
-    """A plain layer that holds the units of the channels it produces; it computes what it always did."""
+    """A plain layer that holds the units of the channels it produces; its operation is unchanged."""
 
     def __init__(self, module: nn.Module, orders: list[OrderingUnit]) -> None:
         super().__init__(module)
@@ -95,20 +95,20 @@ class InputMask:
 
     def _masked(self, x: Tensor) -> Tensor:
         if self.unit.narrows and self.unit.known_nodes() is not None:
-            return x  # what is dropped is not there
+            return x  # the dropped channels are not computed
         mask = self.unit.mask(x, self.use)
         return x if mask is None else x * mask
 
 
 class OutputMask(InputMask):
-    """A hook behind a producer, as the authors have it; what a norm layer makes of the zeros is not zero."""
+    """A hook behind a producer, as in the authors' code; a norm layer after it turns the zeros into other values."""
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:  # type: ignore[override]
         return self._masked(output)
 
 
 class Begin:
-    """A hook in front of the whole model: a pass draws widths of its own."""
+    """A hook in front of the whole model: every pass draws new widths."""
 
     def __init__(self, draws: list[Draw]) -> None:
         self.draws = draws
@@ -179,11 +179,4 @@ def _drop_hooks(model: nn.Module) -> None:
             module.outputs = []
         if isinstance(module, Narrowing):
             module.narrow = None
-        for key, hook in list(module._forward_pre_hooks.items()):
-            if isinstance(hook_owner(hook), (InputMask, Begin, Narrow)):
-                del module._forward_pre_hooks[key]
-                module._forward_pre_hooks_with_kwargs.pop(key, None)
-        for key, after in list(module._forward_hooks.items()):
-            if isinstance(hook_owner(after), (OutputMask, Narrow)):
-                del module._forward_hooks[key]
-                module._forward_hooks_always_called.pop(key, None)
+    remove_hooks(model, InputMask, Begin, Narrow)

@@ -1,4 +1,4 @@
-"""Computing only the channels of a width: layers on both sides of ordered channels use the front of their weights.
+"""Computing only the channels of a width: producers and consumers of ordered channels use the front of their weights.
 
 A mask costs what the whole layer costs. Where the width of a pass is known before it runs, the producer computes only
 the channels that are kept, norm layers and activations see fewer, and the consumer reads as many columns of its weight.
@@ -14,8 +14,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from ...convert.channels import Use
-from ...costs.shares import features
-from ...layers.contract import BayesianLayer, option, original
+from ...layers.contract import BayesianLayer, features, option, original
 from ...ordering.unit import OrderingUnit
 
 
@@ -45,8 +44,8 @@ class Narrow:
         return weight if into is None else weight[:, :into], bias
 
     def before(self, module: nn.Module, args: Any) -> None:
-        """Put the part in use in the place of the whole."""
-        self.after(module, args, None)  # should a call have ended half-way
+        """Replace parameters and statistics by the part in use."""
+        self.after(module, args, None)  # in case an earlier call failed
         values: Any = module._parameters
         if not isinstance(module, _BatchNorm):
             self._use(values, dict(zip(("weight", "bias"), self.part(values["weight"], values["bias"]), strict=True)))
@@ -57,7 +56,7 @@ class Narrow:
             self._use(values, {n: v[:count] for n, v in values.items() if v is not None and v.ndim})
 
     def after(self, module: nn.Module, args: Any, output: Any) -> None:
-        """And back."""
+        """Put the whole tensors back."""
         while self.whole:
             values, name, value = self.whole.pop()
             values[name] = value

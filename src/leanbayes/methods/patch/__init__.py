@@ -20,5 +20,5 @@ def __getattr__(name: str) -> Any:
     if name in _RULES:  # they look at modules, and so import torch
         from . import rules
 
-        return getattr(rules, name)
+        return vars(rules)[name]
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

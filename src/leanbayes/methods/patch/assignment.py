@@ -1,4 +1,4 @@
-"""Which component each part of a tensor takes: the random sites of mixtures, drawn or laid out over the samples.
+"""Assignments of components to the parts of a tensor: the random sites of mixtures, drawn or balanced over samples.
 
 Z ~ Categorical(p)                                             (ensemble model patching, equations 1, 4 and 5)
 """
@@ -135,7 +135,7 @@ class Assignment(Site):
         return torch.stack([independent(self, seed, number, sample) for sample in samples])
 
     def cycle(self, balanced: bool | None = None, alone: bool = True) -> int | None:
-        """K where one index rules the whole model and goes round; several do not meet in every way before long."""
+        """K where one index selects the component of the whole model in turn; None otherwise."""
         goes_round = self.is_laid_out if balanced is None else balanced
         return self.components if alone and self.held and self.uniform and goes_round else None
 
@@ -149,24 +149,24 @@ class Assignment(Site):
         return not self.shape
 
     def begin(self, model: nn.Module, inputs: Any) -> None:
-        """Before every pass of a model whose layers share the draw: a new one, unless the context has it."""
+        """Called before every pass of a model whose layers share the draw: draws, unless the context gives it."""
         self.current = None
         if not context.mean_only and not (context.draws is not None and id(self) in context.draws):
             self.current = self.noise()
         self.inside = True
 
     def end(self, model: nn.Module, inputs: Any, outputs: Any) -> None:
-        """After the pass, however it ended: the draw holds for its backward pass alone, which may compute it again."""
+        """Called after the pass, also on error: the draw is kept for its backward pass, which may recompute it."""
         self.inside = False
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Indices are drawn where the model is moved to: it may have no tensor that would show."""
+        """Follow the model to another device; there may be no tensor here that would tell."""
         self.device = fn(torch.empty(0, device=self.device)).device
         self.current = None
         return super()._apply(fn, recurse)
 
     def _chosen(self, u: Tensor) -> Tensor:
-        """The component whose stretch of [0, 1) holds u."""
+        """The component whose interval of [0, 1) contains u."""
         if self.logits is not None:  # without waiting for the device
             edges = self.logits.detach().double().softmax(0).cumsum(0)[:-1]
             return (u.unsqueeze(-1) >= edges.to(u.device)).sum(-1)

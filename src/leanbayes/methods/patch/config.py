@@ -34,14 +34,15 @@ class Patch(Method):
         probabilities: of the components; none for all as likely.
         mixing: "given" keeps these probabilities; "learned" begins with them and trains them, one set for every tensor
             (every layer where cross is False), by the score function; see `leanbayes.methods.patch.mixing`.
-        prior: of the weights, Normal(0, tau^-1/2); None leaves them to the optimiser's weight decay.
+        prior: of the weights, Normal(0, tau^-1/2); None leaves them to the optimiser's weight decay, since
+            a prior about zero draws norm layers and trained weights away from where they are.
         bias_prior: of the biases (rho in the paper); as the weights' if none is given.
         divergence: "equation 6" leaves the constants out; "bound" has them; "monte carlo" is unbiased.
         init: where the other components start: close to the pretrained values, perturbed, or afresh, by the layer's own
             initialisation (norm layers, which it starts at constants, are perturbed in either case).
         perturbation: the size of the perturbation, relative to the root mean square of the tensor: how strong the noise
             is at the start, and the one number to tune. Less stays close to a pretrained network, and overconfident
-            where that is; the default is for a network that will be trained for some epochs.
+            where that is; more makes a network that was not overconfident doubt too much.
         statistics: of a BatchNorm: shared by all components, or one set for each (EMP and ensembles only).
         balanced: `predict` lays the assignments out so that every component is used equally often.
 
@@ -65,11 +66,11 @@ class Patch(Method):
     shared: bool = False
     probabilities: tuple[float, ...] = ()
     mixing: Literal["given", "learned"] = "given"
-    prior: Normal | None = Normal()  # noqa: RUF009  (frozen)
+    prior: Normal | None = None
     bias_prior: Normal | None = None
     divergence: Literal["equation 6", "bound", "monte carlo"] = "equation 6"
     init: Literal["perturb", "fresh"] = "perturb"
-    perturbation: float = 0.3
+    perturbation: float = 0.05
     statistics: Literal["shared", "component"] = "shared"
     balanced: bool = True
 

@@ -1,4 +1,4 @@
-"""Coordinate descent over what all components share and what each has of its own."""
+"""Coordinate descent: patches and shared parameters trained in turn."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class CoordinateDescent(Callback):
             )
 
     def turn(self, state: State) -> Literal["patch", "shared"]:
-        """Whose turn it is."""
+        """The group that is trained at this step."""
         number = state.epoch if self.unit == "epoch" else state.step
         other: dict[Any, Any] = {"patch": "shared", "shared": "patch"}
         return self.first if number // self.every % 2 == 0 else other[self.first]  # type: ignore[no-any-return]

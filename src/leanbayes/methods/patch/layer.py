@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ...errors import ArtifactError
 from ...kl import kl
-from ...layers.contract import hook_owner
+from ...layers.contract import remove_hooks
 from ...layers.operations import WEIGHT_LAYERS, refusal as weight_refusal, unusual
 from ...layers.shell import StandIn
 from ...sampling import context, draw
@@ -115,7 +115,7 @@ class Patched(StandIn):
         return plain
 
     def check_saveable(self, model: nn.Module) -> None:
-        """Layers of one method that should share an assignment do, though they were converted apart."""
+        """Raise an ArtifactError where layers that should share an assignment were converted in separate calls."""
         mine = [m for m in model.modules() if isinstance(m, Patched) and m.method == self.method]
         if len({id(site) for layer in mine for site in layer.assignments() if site.held}) > 1:
             raise ArtifactError(
@@ -134,7 +134,7 @@ class Patched(StandIn):
         return not context.mean_only and folded.running() and not folded.is_batched(x)
 
     def _through_all(self, index: Tensor, x: Tensor, *extra: Any, **named: Any) -> Tensor:
-        """Every component once, and to each sample its own: otherwise it would have a copy of the whole weight."""
+        """Compute every component once and select by sample, which saves a copy of the weight for each sample."""
         centres = {name: q.centres for name, q in self._mixtures().items()}
         outputs = []
         for k in range(len(centres["weight"])):
@@ -157,37 +157,22 @@ class Patched(StandIn):
         return dict(self.posteriors.items())  # type: ignore[arg-type]
 
     def _kl(self, name: str, prior: Normal) -> Tensor:
-        terms = self._except_padding(name, kl(self._mixtures()[name], prior, approximation=self.approximation))
-        return terms.sum(dtype=torch.promote_types(terms.dtype, torch.float32))
+        return self.total(name, kl(self._mixtures()[name], prior, approximation=self.approximation))
 
     def _penalty(self, name: str, prior: Normal) -> Tensor:
         """(M - mean)^2 / (2 std^2): the shared part of equation 6."""
         parameter = self._parameters[name]
         assert parameter is not None
-        terms = self._except_padding(name, (parameter - prior.mean).square() / (2 * prior.std**2))
-        return terms.sum(dtype=torch.promote_types(terms.dtype, torch.float32))
-
-    def _except_padding(self, name: str, terms: Tensor) -> Tensor:
-        """The padding row of an Embedding is a constant: it costs nothing."""
-        row = self.shell.padding_idx if isinstance(self.shell, nn.Embedding) else None
-        if row is None or name != "weight":
-            return terms
-        return torch.where((torch.arange(terms.shape[0], device=terms.device) == row).unsqueeze(1), 0.0, terms)
+        return self.total(name, (parameter - prior.mean).square() / (2 * prior.std**2))
 
     def _pooled(self) -> tuple[Tensor, Tensor]:
-        """Mean and variance of the activations over all components: those of the mixture."""
+        """Mean and variance of the activations under the mixture of all components."""
         p = torch.tensor(self._mixtures()["weight"].assignment.probabilities).to(self.running_mean).unsqueeze(1)
         mean = (p * self.running_mean).sum(0)
         return mean, (p * (self.running_var + (self.running_mean - mean).square())).sum(0)
 
-    def __getattr__(self, name: str) -> Any:
-        posteriors = self.__dict__.get("_modules", {}).get("posteriors")
-        if posteriors is not None and name in posteriors:
-            return self._read(name)
-        return super().__getattr__(name)
-
-    def _read(self, name: str) -> Tensor | None:
-        """A value read from outside, as attention reads those of its output: a bias goes with the weight before it."""
+    def read(self, name: str) -> Tensor | None:
+        """A parameter read from outside, as attention does; a bias takes the component of the weight read before it."""
         indices: dict[int, Tensor] = {} if name == "weight" else self.__dict__.pop("_read_last", {})
         value = self._value(name, indices)
         if name == "weight" and "bias" in self.posteriors and context.draws is None:
@@ -267,15 +252,11 @@ _NORMS: dict[type[nn.Module], Callable[..., Tensor]] = {
 
 
 def attach(model: nn.Module) -> None:
-    """Let assignments that several layers share be drawn once a pass of the model; undone where none is left.
+    """Draw assignments that several layers share once a pass of the model; hooks are removed where none is left.
 
     Layers that the same method made share one, though they were converted one after the other.
     """
-    for module in model.modules():
-        for hooks in (module._forward_pre_hooks, module._forward_hooks):
-            for key in [k for k, hook in hooks.items() if isinstance(hook_owner(hook), Assignment)]:
-                del hooks[key]
-                module._forward_hooks_always_called.pop(key, None)
+    remove_hooks(model, Assignment)
     held: dict[Any, Assignment] = {}
     for layer in model.modules():
         for q in layer._mixtures().values() if isinstance(layer, Patched) else ():

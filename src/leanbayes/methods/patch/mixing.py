@@ -1,4 +1,4 @@
-"""Learning how likely each component of a mixture is: a gradient for what a draw cannot be differentiated by."""
+"""Learning the probabilities of a mixture: the score-function gradient of its discrete draws."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The mixture that ensembles are: K values of one tensor and a rule that says which element takes which.
+"""Mixtures: K values of one tensor, and an assignment of its elements to them.
 
     W = sum_k 1[Z = k] * (M_k + sigma * eps_k)                     (ensemble model patching, equation 1)
 
@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from ...checks import number
 from ...errors import ConfigError
 from ...kl import register_kl
-from ...posteriors.base import Posterior, as_parameter, check_floating
+from ...posteriors.base import Posterior, as_parameter, check_floating, padded_shape
 from ...priors import Normal
 from ...sampling import draw
 from .assignment import Assignment, BalancedAssignment
@@ -60,7 +60,7 @@ class Mixture(Posterior):
                 f"loc: expected one centre for each of {count} probabilities{', zero aside' if zero else ''}, "
                 f"received shape {tuple(loc.shape)}"
             )
-        if _broadcast(assignment.shape, tuple(loc.shape[1:])) is None:
+        if padded_shape(assignment.shape, loc.shape[1:]) is None:
             raise ConfigError(
                 f"assignment: expected a shape that broadcasts to {tuple(loc.shape[1:])}, received {assignment.shape}"
             )
@@ -117,7 +117,7 @@ class Mixture(Posterior):
         return draw(self.assignment) if generator is None else self.assignment.noise(generator)
 
     def sample(self, noise: Tensor | None = None) -> Tensor:
-        """The components that the indices name; the gradient reaches those and no others."""
+        """The components selected by the indices; only these get a gradient."""
         index = draw(self.assignment) if noise is None else noise
         centres = self.centres
         if index.ndim == 0:
@@ -131,7 +131,7 @@ class Mixture(Posterior):
         """
         z = (w - self.centres) / SIGMA
         each = -0.5 * z * z - (math.log(SIGMA) + 0.5 * math.log(2 * math.pi))
-        group = _broadcast(self.assignment.shape, tuple(self.shape))
+        group = padded_shape(self.assignment.shape, self.shape)
         assert group is not None
         size = math.prod(self.shape) // max(math.prod(group), 1)
         joint = torch.logsumexp(each.sum_to_size(self.components, *group) + self.component_weights().log(), 0)
@@ -176,13 +176,6 @@ def _dropped(w: Tensor, assignment: Assignment) -> Mixture:
 def _rate(rate: float) -> tuple[float, float]:
     rate = number("rate", rate, above=0, below=1)
     return (rate, 1.0 - rate)
-
-
-def _broadcast(shape: tuple[int, ...], target: tuple[int, ...]) -> tuple[int, ...] | None:
-    """shape with as many dimensions as target, or None where it does not broadcast to it."""
-    padded = (1,) * (len(target) - len(shape)) + tuple(shape)
-    fits = len(padded) == len(target) and all(a in (1, b) for a, b in zip(padded, target, strict=True))
-    return padded if fits else None
 
 
 @register_kl(Mixture, Normal, kind="up to a constant", name="equation 6")

@@ -1,4 +1,4 @@
-"""Rule sets of patches: which layers of a network are given several values."""
+"""Rule sets for `Patch`: which layers of a network to patch."""
 
 from __future__ import annotations
 

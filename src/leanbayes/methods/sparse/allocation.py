@@ -1,4 +1,4 @@
-"""How many weights of every layer are active, so that a share of all of them is."""
+"""How many weights of each layer are active, given the density of the whole network."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def erdos_renyi(shapes: Sequence[Sequence[int]], density: float) -> list[int]:
 
 
 def check(names: Sequence[str], sizes: Sequence[int], counts: Sequence[int], density: float) -> None:
-    """Every layer has an active weight, or an error that says which has not."""
+    """Raise a ConversionError where a layer would have no active weight."""
     for name, size, count in zip(names, sizes, counts, strict=True):
         if count < 1:
             where = f"{name}: " if name else ""

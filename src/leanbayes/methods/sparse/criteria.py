@@ -1,4 +1,4 @@
-"""Which weights of a sparse posterior matter: the criteria of sparse subspace VI, as functions of mean and std.
+"""The removal and addition criteria of sparse subspace VI, as functions of mean, std and gradients.
 
 Six for removal (section 3.3.1), functions of theta ~ N(mu, sigma^2), and three for addition (section 3.3.2), functions
 of gradients. All are elementwise, computed in double precision whatever comes in, and finite for any ratio

@@ -6,7 +6,7 @@ as at an active one, local reparameterisation included: an inactive weight has n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -62,7 +62,7 @@ class Use:
 
     @classmethod
     def of(cls, shell: nn.Module, x: Activation, grad: Activation) -> Use:
-        """Laid out for the way in which its gradient is formed fastest."""
+        """The use in the layout in which its gradient is computed fastest."""
         if not isinstance(shell, nn.Conv2d) or grad.shape is None or x.shape is None or shell.groups > 1:
             return cls(shell, x.plain(), grad.plain())
         if grad.values.shape[1] > SMALL:
@@ -70,12 +70,22 @@ class Use:
         return cls(shell, x.batch_last(), grad.batch_last(), plain=False)
 
 
-def gradient_pieces(uses: list[Use], shape: torch.Size, dtype: torch.dtype) -> Iterator[tuple[int, Tensor]]:
+@dataclass(frozen=True)
+class Whole:
+    """A use of a weight by code that read it instead of calling its layer: the gradient of all of it."""
+
+    shell: nn.Module
+    grad: Tensor
+
+
+def gradient_pieces(uses: Sequence[Use | Whole], shape: torch.Size, dtype: torch.dtype) -> Iterator[tuple[int, Tensor]]:
     """dL/dw of a weight, flat, piece by piece: the place where each begins, and its values, summed over the uses."""
-    ready = [(use, *_laid_out(use, dtype)) for use in uses]
+    ready = [(use, *_laid_out(use, dtype)) for use in uses if isinstance(use, Use)]
+    whole = [use.grad.to(dtype) for use in uses if isinstance(use, Whole)]
     row = shape[1:].numel()
     for start, stop in _rows(shape[0], row, option(uses[0].shell, "groups") or 1):
-        piece = sum(_gradient(use, x, grad, shape, start, stop) for use, x, grad in ready)
+        pieces = [_gradient(use, x, grad, shape, start, stop) for use, x, grad in ready]
+        piece = sum(pieces + [grad[start:stop] for grad in whole])
         assert isinstance(piece, Tensor)
         yield start * row, piece.reshape(-1)
 

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ...convert.conversion import Conversion, bayes_layer
 from ...convert.implementation import Implementation, implements
+from ...convert.trained import looks_trained
 from ...errors import ConversionError
 from ...layers.bayes import BayesLayer, FixedLayer
 from ...layers.contract import BayesianLayer
@@ -18,11 +19,12 @@ from ...method import Method
 from ...posteriors.base import Posterior
 from ...posteriors.scale import rho_from_std, rho_like, std_from_rho
 from ...posteriors.sparse import Sparse, SparsePoint, largest
-from ..mean_field.implementation import fresh
+from ...priors import EmpiricalNormal
+from ..mean_field.implementation import fresh, relative_std
 from . import allocation
-from .alternation import Alternation
 from .config import Rigl, SparseSubspace, SparseTraining
 from .criteria import removal_score
+from .mask_updates import Alternation
 from .posterior import SparseGaussian
 
 S = TypeVar("S", bound=SparseTraining)
@@ -53,8 +55,32 @@ class _SparseTraining(Implementation[S], Generic[S]):
             counts = [allocation.uniform(w.shape, config.density) for w in weights]
         else:
             counts = allocation.erdos_renyi([tuple(w.shape) for w in weights], config.density)
+        if self.trained(conversion):
+            counts = [
+                max(count, min(w.numel(), config.fewest * len(w))) for w, count in zip(weights, counts, strict=True)
+            ]
+            ends = self._ends(conversion) if config.dense_ends else ()
+            counts = [w.numel() if id(w) in ends else count for w, count in zip(weights, counts, strict=True)]
         allocation.check(names, [w.numel() for w in weights], counts, config.density)
         self._counts(conversion).update(zip(first, counts, strict=True))
+
+    def trained(self, conversion: Conversion) -> bool:
+        """Whether a trained network is converted, whose weights are kept."""
+        model = conversion.model
+        if model is None or not self.config.keep_weights:
+            return False
+        return conversion.scratch("trained", lambda: looks_trained(model))
+
+    def _ends(self, conversion: Conversion) -> set[int]:
+        """The weights of the first and of the last layer of the model, in the order of registration."""
+        assert conversion.model is not None
+        layers: list[Any] = [m for m in conversion.model.modules() if self.reason_unsupported(m) is None]
+        return {id(layer.weight) for layer in (*layers[:1], *layers[-1:])}
+
+    def first_count(self, weight: Tensor, conversion: Conversion) -> int:
+        """How many weights of a tensor are active at the start: all, where training is to thin them out."""
+        dense = self.trained(conversion) and self.config.thinning > 0
+        return weight.numel() if dense else self.count(weight, conversion)
 
     def count(self, weight: Tensor, conversion: Conversion) -> int:
         """How many weights of a tensor are active, as `prepare` has said."""
@@ -111,8 +137,11 @@ class _SparseSubspace(_SparseTraining[SparseSubspace]):
         def make(name: str) -> Posterior:
             weight = module._parameters[name]
             assert weight is not None
-            loc, index = self.start(module, self.count(weight, conversion))
-            return SparseGaussian(loc, rho_like(loc, config.std), index, weight.shape)
+            loc, index = self.start(module, self.first_count(weight, conversion))
+            std = config.std or (relative_std(loc, EmpiricalNormal().scale) if self.trained(conversion) else 0.01)
+            q = SparseGaussian(loc, rho_like(loc, std), index, weight.shape)
+            q.goal = self.count(weight, conversion)
+            return q
 
         layer = bayes_layer(
             module, conversion, make, lambda name: config.prior, random_bias=False, estimator=config.estimator
@@ -140,9 +169,13 @@ class _Rigl(_SparseTraining[Rigl]):
         """A FixedLayer whose weight is a SparsePoint."""
         weight = module._parameters["weight"]
         assert weight is not None
-        point = conversion.posterior(
-            weight, lambda: SparsePoint(*self.start(module, self.count(weight, conversion)), weight.shape)
-        )
+
+        def make() -> SparsePoint:
+            q = SparsePoint(*self.start(module, self.first_count(weight, conversion)), weight.shape)
+            q.goal = self.count(weight, conversion)
+            return q
+
+        point = conversion.posterior(weight, make)
         layer = FixedLayer(module, {"weight": point}, {})
         layer.subspace = self.config
         return layer
@@ -158,4 +191,8 @@ class _Rigl(_SparseTraining[Rigl]):
     def rebuilds(self, layer: BayesianLayer) -> Method | None:
         """So many weights of a layer, which do not move."""
         q = layer.posterior("weight")
-        return Rigl(density=q.density, replacement=0.0) if isinstance(q, SparsePoint) else None
+        return (
+            Rigl(density=q.density, replacement=0.0, thinning=0.0, fewest=0, dense_ends=False)
+            if isinstance(q, SparsePoint)
+            else None
+        )

@@ -1,4 +1,4 @@
-"""Overwriting slots of a sparse weight in place, with the optimiser state that belongs to them.
+"""Moving the slots of a sparse weight in place, and resetting their optimiser state.
 
 Parameters and state tensors stay the same objects of the same size, so that optimisers and DDP keep their references.
 """
@@ -66,10 +66,26 @@ def overwrite_(q: Sparse, index: Tensor, values: Mapping[str, Tensor | float], o
     return moved
 
 
+@torch.no_grad()
+def thin_(q: Sparse, keep: Tensor, count: int, optimizer: Optimizer) -> int:
+    """Leave the ``count`` slots with the highest scores ``keep`` (n,), with their optimiser state; returns how many go.
+
+    Parameters stay the same objects, of a smaller size.
+    """
+    before = len(q.index)
+    slots = keep.topk(count).indices.sort().values
+    for p in q.parameters(recurse=False):
+        for key, state in optimizer.state.get(p, {}).items():
+            if isinstance(state, Tensor) and state.shape == p.shape:
+                optimizer.state[p][key] = state[slots]
+    q.take_(slots)
+    return before - count
+
+
 def check_optimizer(optimizer: Optimizer, like: Tensor) -> None:
     """Refuse an optimiser whose state is not a number, or a number for every element: slots could not be renewed.
 
-    It is asked by a step on a parameter of five elements, with its options, on a copy that shares nothing.
+    It is tried on a parameter of five elements, with a copy of the optimiser that shares no state.
     """
     name = type(optimizer).__name__
     probe: Any = object.__new__(type(optimizer))
@@ -86,7 +102,7 @@ def check_optimizer(optimizer: Optimizer, like: Tensor) -> None:
     except Exception as error:
         raise TrainingError(
             f"optimizer: expected one whose state belongs to single weights, so that new ones can start afresh; "
-            f"{name} could not be asked ({type(error).__name__}: {error}); {advice}"
+            f"{name} failed in a trial step ({type(error).__name__}: {error}); {advice}"
         ) from error
     for key, state in probe.state[dummy].items():
         alone = state is None or isinstance(state, (bool, int, float))

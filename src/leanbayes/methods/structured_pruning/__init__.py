@@ -11,8 +11,8 @@ __all__ = ["StructuredPruning", "prune_channels_"]
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("prune_channels_",):
-        from . import implementation
+    if name == "prune_channels_":
+        from .implementation import prune_channels_
 
-        return getattr(implementation, name)
+        return prune_channels_
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,4 +1,4 @@
-"""Multiplicative noise on the channels that enter a layer, with a scale that can be learned away."""
+"""Layers with learned multiplicative noise on their input channels."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ...kl import kl
+from ...layers.operations import by_input
 from ...layers.shell import StandIn
 from ...posteriors.base import Posterior
 from ...priors import LogUniform
@@ -65,7 +66,7 @@ class ChannelNoiseLayer(StandIn):
         parameter = self._parameters.get(name)
         if parameter is None or name != "weight":
             return parameter
-        scaled = parameter * self._by_input((self.scale.mean * self.unit).detach())
+        scaled = parameter * by_input(self.shell, (self.scale.mean * self.unit).detach(), parameter.shape)
         return nn.Parameter(scaled.detach(), parameter.requires_grad)
 
     @property
@@ -81,22 +82,9 @@ class ChannelNoiseLayer(StandIn):
         """The weights of the channels that are left."""
         weight: Any = self._parameters["weight"]
         keep = self.scale.keep
-        return weight.numel() if keep is None else int(self._by_input(keep).expand(weight.shape).sum())
+        return weight.numel() if keep is None else int(by_input(self.shell, keep, weight.shape).sum())
 
     def active_parameters(self) -> int:
         """Those weights, two numbers for each of those channels, and the bias."""
         others = sum(p.numel() for name, p in self._parameters.items() if p is not None and name != "weight")
         return self.active_weights() + others + self.scale.active_parameters()
-
-    def _by_input(self, values: Tensor) -> Tensor:
-        """Values (inputs,), in a shape that broadcasts to the weight's."""
-        weight, shell = self._parameters["weight"], self.shell
-        assert weight is not None
-        tail = (1,) * (weight.ndim - 2)
-        if isinstance(shell, nn.Linear):
-            return values
-        if shell.transposed:
-            return values.view(-1, 1, *tail)
-        groups: int = shell.groups  # type: ignore[assignment]
-        grouped = values.view(groups, -1).repeat_interleave(weight.shape[0] // groups, 0)
-        return grouped.view(*grouped.shape, *tail)

@@ -1,4 +1,4 @@
-"""A log-normal scale between e^low and 1: the noise of structured Bayesian pruning."""
+"""The truncated log-normal posterior of structured Bayesian pruning."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _LOG_STD = (-20.0, 5.0)
 class TruncatedLogNormal(Posterior):
     """theta = e^z with z ~ N(loc, e^(2 log_std)) cut to [low, 0] (Neklyudov et al., 2017).
 
-    A scale of a channel or a feature: it may fall to e^low, which is nothing, and cannot grow beyond 1. Against the
+    The scale of a channel or feature, between e^low, next to 0, and 1. Against the
     log-uniform prior on the same interval, under which z is uniform, the KL is that of `kl_to_log_uniform`.
 
     loc, log_std: of one shape. All is computed in double precision: the tails of a cut normal need it, and the tensors

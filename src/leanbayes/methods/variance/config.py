@@ -24,7 +24,7 @@ class Variance(Method):
     Args:
         parameterisation: one alpha a layer, neuron or weight (equations 17 to 19), a sigma of its own for every weight
             (additive, equation 20), or no mean at all, N(0, sigma^2) (zero, equation 12).
-        log_alpha: where alpha starts, in all parameterisations but zero, from the same distribution.
+        log_alpha: where alpha starts, in all parameterisations but zero, from the same distribution; the paper has -5.
         prior: log-uniform, or Student's t, its proper stand-in (appendix B: StudentT(df=1e-16)).
         approximation: of the KL; None takes molchanov for the log-uniform prior, exact for Student's t.
         estimator: how noise reaches the outputs in training; see `leanbayes.layers.estimators`.
@@ -44,7 +44,7 @@ class Variance(Method):
     summary: ClassVar[str] = "knowledge in the variances; one alpha a layer"
 
     parameterisation: Literal["layer", "neuron", "weight", "additive", "zero"] = "layer"
-    log_alpha: float = -5.0
+    log_alpha: float = -6.0
     prior: LogUniform | StudentT = LogUniform()  # noqa: RUF009  (frozen)
     approximation: Literal["molchanov", "exact", "monte carlo"] | None = None
     estimator: Literal["local", "weight", "flipout"] = "local"

@@ -1,4 +1,4 @@
-"""Watching the phase transition of a variance network as it is trained."""
+"""`Transition`: record the phase transition of a variance network during training."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Transition(Callback):
             state.row |= {k: v for k, v in row.items() if isinstance(v, float)}
 
     def record(self, model: nn.Module) -> dict[str, Any]:
-        """What is recorded of a model, now."""
+        """The record of a model in its present state."""
         found: dict[str, Any] = accuracies(model, self.loader, samples=self.samples, seed=self.seed)
         found["log_alpha"] = log_alphas(model)
         if self.kappa is not None:

@@ -42,7 +42,7 @@ class VariationalDropout(Method):
     approximation: Literal["molchanov", "kingma", "cui", "exact"] = "molchanov"
     parameterisation: Literal["additive", "multiplicative"] = "additive"
     granularity: Literal["weight", "neuron", "layer"] = "weight"
-    log_alpha: float = -5.0
+    log_alpha: float = -6.0
     estimator: Literal["local", "weight", "flipout"] = "local"
     keep_weights: bool = True
 

@@ -105,6 +105,11 @@ class Setup:
     importance: int = 16
     bound_data: int = 1000
 
+    @property
+    def extractor_name(self) -> str:
+        """What features are called by."""
+        return EXTRACTOR if self.extractor.model == "lenet5" else f"{self.extractor.model} on the same data"
+
     def at(self, quarter: int) -> int:
         """The length of a quarter of the code, two or more."""
         return -(-self.size * quarter // 4)
@@ -169,7 +174,7 @@ def asked(setup: Setup, model: Autoencoder, images: Tensor, extractor: nn.Module
         images,
         generated=min(setup.generated, len(images)),
         extractor=extractor,
-        extractor_name=EXTRACTOR,
+        extractor_name=setup.extractor_name,
         seed=seed,
     )
     rows = []
@@ -188,8 +193,9 @@ def as_ordered(model: Autoencoder) -> Autoencoder:
     """A VAE whose code can be cut: the first latents are kept, the others zero."""
     assert isinstance(model.code, GaussianCode)
     copied = copy.deepcopy(model)
-    code = OrderedCode(copied.code.head.mean.in_features, lb.OrderedLatents(model.code.size, tails="uniform"))
-    code.head = copied.code.head
+    head: Any = copied.code.head
+    code = OrderedCode(head.mean.in_features, lb.OrderedLatents(model.code.size, tails="uniform"))
+    code.head = head
     copied.code = code.eval()
     return copied
 
@@ -215,7 +221,10 @@ def cells(setups: tuple[Setup, ...], paper: Mapping[Any, Mapping[str, float]]) -
     for setup in setups:
         for (method, quarter), training in setup.trainings().items():
             part = "" if quarter == 4 else f" with {25 * quarter} % of the latents"
-            key = {**training.key(), "asked": [setup.generated, setup.importance, setup.bound_data, EXTRACTOR]}
+            key = {
+                **training.key(),
+                "asked": [setup.generated, setup.importance, setup.bound_data, setup.extractor_name],
+            }
             yield Cell(
                 training.data,
                 method,
@@ -223,9 +232,13 @@ def cells(setups: tuple[Setup, ...], paper: Mapping[Any, Mapping[str, float]]) -
                 key,
                 partial(measured, setup, method, quarter),
                 setup.seeds,
-                paper=lambda name, at, data=training.data: paper.get((data, name, at), {}),
+                paper=partial(_printed, paper, training.data),
                 label=f"{method}{part} on {training.data}",
             )
+
+
+def _printed(paper: Mapping[Any, Mapping[str, float]], data: str, method: str, part: Any) -> Mapping[str, float]:
+    return paper.get((data, method, part), {})
 
 
 def _setup(data: str, size: int, limit: int, epochs: int, test: int | None = None, **options: Any) -> Setup:

@@ -12,11 +12,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from ..experiment import Cell, Experiment
-from ..figures.sparse import lines
+from ..figures.charts import lines
 from .networks import EXTRACTOR, SETUPS, cells
 
 _QUARTERS = (0.25, 0.5, 0.75, 1.0)
-_PRINTED = {  # FID, IS, reconstruction error
+_PRINTED: dict[str, list[tuple[float, float, float] | None]] = {  # FID, IS, reconstruction error
     "VAE": [(175.17, 2.71, 0.947), (140.70, 3.26, 0.752), (144.35, 3.19, 0.740), (147.35, 3.10, 0.743)],
     "VND-AE": [(174.83, 2.83, 1.094), (134.95, 3.36, 0.865), (117.24, 3.40, 0.810), (114.12, 3.36, 0.805)],
     "beta-VAE (4)": [None, None, None, (215.04, 2.19, 1.286)],

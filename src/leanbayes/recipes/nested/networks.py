@@ -1,9 +1,9 @@
 """What the experiments of nested posteriors share: the networks, how they are trained, and what is measured at a width.
 
-One network of every kind is trained and asked at many widths; the experiments share it (`Jobs.network`). As the authors
-have it, the first convolution is deterministic, the others are ordered, and the dense layers are random without an
-order. Before a width is asked, BatchNorm's statistics are re-estimated there: under noise, or at the means where the
-means are asked.
+One network of every kind is trained and evaluated at many widths; the experiments share it (`Jobs.network`). As the
+authors have it, the first convolution is deterministic, the others are ordered, and the dense layers are random without
+an order. Before an evaluation at a width, BatchNorm's statistics are re-estimated there: under noise, or at the means
+where the means are evaluated.
 
 The short presets train with Adam at 1e-3 that falls linearly to 0, for 30 epochs on 10,000 images. Another 2,000 are
 held out for temperatures. For so short a training log alpha starts at -3, not at the authors' -1, and the KL has a
@@ -99,7 +99,7 @@ class NestedSetup:
     """A network on its data, and how it is nested.
 
     training: of the plain network. stem: the layer that stays deterministic; ordered, dense: names of the others.
-    groups, base_groups: of the ordered layers. widths: those asked. alone: those at which networks are trained on
+    groups, base_groups: of the ordered layers. widths: of the evaluation. alone: those at which networks are trained on
     their own. other: data of another domain. held_out: images for temperatures. kl_weight, tail_weight: of the two
     terms of the KL. log_alpha: where the noise of random weights starts. clean: images that re-estimate BatchNorm's
     statistics; None for all. keep: of nested channels after training. natural: the authors' optimisers and schedules.
@@ -134,7 +134,7 @@ class NestedSetup:
         if kind == "FN3":
             fixed = lb.NestedDropout(**size, tails="uniform")  # type: ignore[arg-type]
             return {self.stem: None, self.ordered: fixed, "*": None}
-        return {self.stem: None, "*": lb.VariationalDropout() if kind == "SVB" else random}
+        return {self.stem: None, "*": lb.VariationalDropout(log_alpha=-5.0) if kind == "SVB" else random}
 
     def of(self, kind: str, width: float = 1.0) -> NestedTraining:
         """The training of a kind of network, at a width if it is trained alone."""
@@ -209,7 +209,7 @@ def at_width(
 ) -> nn.Module:
     """A copy that runs at a width, its BatchNorm statistics collected there; None keeps on sampling widths.
 
-    clean: images to collect them from; by default as the setup says.
+    clean: images to collect them from; by default those of the setup.
     """
     found = copy.deepcopy(model)
     if width is not None:
@@ -219,7 +219,7 @@ def at_width(
 
 
 def quality(setup: NestedSetup, model: nn.Module, data: DataSet, seed: int, **options: Any) -> Metrics:
-    """Accuracy, loss and calibration on the test part, and how well entropy tells the other domain."""
+    """Accuracy, loss and calibration on the test part, and how well entropy detects the other domain."""
     options = {"chunk": ROWS * setup.samples, **options}
     if not options.get("mean_only"):
         options |= {"samples": setup.samples, "seed": seed}

@@ -51,7 +51,7 @@ def measured(setup: NestedSetup, kind: str, removed: float, model: nn.Module, da
 
 
 def nearest_width(model: nn.Module, share: float) -> tuple[float, float]:
-    """The width whose share of weights is nearest to the one asked for, and that share."""
+    """The width whose share of weights is nearest to `share`, and that share."""
     shares = {width: share_of_weights(model, width) for width in lb.widths(model)}
     width = min(shares, key=lambda one: abs(shares[one] - share))
     return width, shares[width]

@@ -3,7 +3,7 @@
 A row a layer of the networks of nested-widths. "moved" is the total variation between its tail probabilities and the
 uniform ones that they started from; "between seeds" that between the layer in two trainings, "between layers" that
 between it and other layers of the same network, both averages over pairs. A distance between layers no larger than that
-between seeds says nothing about layers. The curve "tails" has
+between seeds has no meaning. The curve "tails" has
 the probability of every node that it and the nodes before it are kept, and no more.
 """
 

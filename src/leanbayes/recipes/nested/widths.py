@@ -1,8 +1,8 @@
 """Figure 10 of variational nested dropout: accuracy, calibration and out-of-domain detection against the width.
 
-BN3: the nested posterior, trained once and asked at every width. DT-BN3: the same at its means. FN3: nested dropout,
-with the same sharing of draws and uniform tails. FN3-TS: FN3 with a temperature for every width, fitted to images
-that were held out. IBNN: a Bayesian network trained for each width, in the shape that BN3 is cut to.
+BN3: the nested posterior, trained once and evaluated at every width. DT-BN3: the same at its means. FN3: nested
+dropout, with the same sharing of draws and uniform tails. FN3-TS: FN3 with a temperature for every width, fitted to
+images that were held out. IBNN: a Bayesian network trained for each width, in the shape that BN3 is cut to.
 
 The paper shows curves and no table. Its networks see all of CIFAR-10 for 600 epochs; those of the cpu preset are
 small, see a part of the data for 30, and IBNN is trained at the ends of the range alone.

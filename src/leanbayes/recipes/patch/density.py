@@ -19,7 +19,7 @@ TAU = 0.1
 
 
 def quality(models: Sequence[nn.Module], split: Split, samples: int) -> Metrics:
-    """RMSE and log densities of the test part, in the units of the target; several models are asked together."""
+    """RMSE and log densities of the test part, in the units of the target; several models are averaged."""
     outputs = outputs_of(models, split.x_test, samples)
     y, unit = split.y_test, split.scale
     error = float((outputs.mean(0) - y).square().mean().sqrt()) * unit
@@ -33,9 +33,9 @@ def quality(models: Sequence[nn.Module], split: Split, samples: int) -> Metrics:
 
 
 def outputs_of(models: Sequence[nn.Module], x: Tensor, samples: int) -> Tensor:
-    """What every sample of every model says, (samples, rows, 1), in units of the standardised target."""
-    said = [lb.predict(model, x, samples=samples, seed=0, task="regression").samples for model in models]
-    return torch.cat(said)
+    """The outputs of every sample of every model, (samples, rows, 1), in units of the standardised target."""
+    drawn = [lb.predict(model, x, samples=samples, seed=0, task="regression").samples for model in models]
+    return torch.cat(drawn)
 
 
 def log_density(outputs: Tensor, y: Tensor, precision: float) -> float:

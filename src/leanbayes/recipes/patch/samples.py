@@ -1,4 +1,4 @@
-"""Tables 9 to 11 and figure 6 of ensemble model patching: what more samples are worth, S = 1, 20, 100 and 200.
+"""Tables 9 to 11 and figure 6 of ensemble model patching: accuracy and calibration by the number of samples, 1 to 200.
 
 The networks are those of `patch-calibration`, BatchNorm and output patched. The S samples are the first of 200, so that
 a row differs from the one before it by its further samples alone. "EMP" and "ECMP" are balanced, as `predict` lays them
@@ -63,7 +63,7 @@ def measured(
 ) -> Measured:  # fmt: skip
     """Metrics by the number of samples."""
     inputs, targets = (t[:limit] for t in data.test.tensors)
-    found = prefixes(model, inputs, sizes, seed, balanced=False if independent else None)  # None: as the method says
+    found = prefixes(model, inputs, sizes, seed, balanced=False if independent else None)  # None: the method's default
     each = [{"setting": n, **scores(probs, targets), "top-5": top(probs, targets)} for n, probs in found.items()]
     return {"rows": each}
 
@@ -76,9 +76,9 @@ def prefixes(
     for block in inputs.split(ROWS):
         options: dict[str, Any] = {"samples": max(sizes), "seed": seed}
         options |= {"keep_samples": True, "balanced": balanced}
-        said = lb.predict(model, block, task="classification", **options).samples
+        drawn = lb.predict(model, block, task="classification", **options).samples
         for size in sizes:
-            parts[size].append(said[: min(size, len(said))].mean(0))
+            parts[size].append(drawn[: min(size, len(drawn))].mean(0))
     return {size: torch.cat(blocks) for size, blocks in parts.items()}
 
 

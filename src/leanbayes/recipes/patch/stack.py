@@ -1,7 +1,7 @@
 """Many small perceptrons trained side by side: a network is one slice of a leading dimension.
 
 The networks are the library's own, made by `bayesianize_`; their state is stacked, trained here, and written back to
-them slice by slice, so that `predict` asks them like any other. A step of twenty small networks is a few large
+them slice by slice, so that `predict` takes them like any other. A step of twenty small networks is a few large
 operations in the place of very many small ones, and compiled in long trainings.
 
 Activations are (network, feature, row): BatchNorm of all networks is then one call of torch's, whose channels are the
@@ -25,8 +25,8 @@ from torch.func import stack_module_state
 from ...convert.trace import original
 from ...kl import kl as of
 from ...layers.bayes import BayesLayer
+from ...layers.contract import features
 from ...layers.perturb import perturb
-from ...methods.nested.narrow import features
 from ...methods.patch.mixture import Assignment
 from ...posteriors import Gaussian
 from ...posteriors.scale import rho_from_std, std_from_rho

@@ -1,9 +1,9 @@
 """What density buys, measured: seconds of a whole training step, bytes between steps, and nominal operations beside.
 
 No figure of the paper's, whose code computes densely. Plain network, dense VI and every density take turns, so that a
-slow spell of the machine hits all of them; the plain network is dense, deterministic, and has the same optimiser (SGD
-with momentum). The stem of a sparse network is a sparse layer of density 1, which the kernels take, too, if it has at
-most 128 weights an output. Nominal operations are what papers report; how far the clock follows them is the point.
+slow phase of the machine affects all of them; the plain network is dense, deterministic, and has the same optimiser
+(SGD with momentum). The stem of a sparse network is a sparse layer of density 1, which the kernels take, too, if it has
+at most 128 weights an output. Nominal operations are what papers report; how far the clock follows them is the point.
 
 seconds: the median of the turns. x dense VI, x plain: how many times faster than those. bytes: parameters, indices,
 gradients and optimiser state; share of bytes: of dense VI's. nominal share: of dense VI's operations in training.
@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
+from torch import Tensor
 
 import leanbayes as lb
 
@@ -28,7 +29,7 @@ from ..experiment import Cell, Experiment
 from ..figures.charts import lines
 from ..jobs import Jobs
 from ..results import Measured
-from ..timing import in_turns, times_as_long
+from ..timing import in_turns, times_as_long, training_step
 from .networks import SparseSetup, SparseTraining, digits, lenet, published, resnet
 
 
@@ -51,12 +52,12 @@ SETUPS: dict[str, tuple[Timing, ...]] = {
 
 def cells(preset: str) -> Iterator[Cell]:
     """A piece for every network: a row for the plain one, for dense VI, and for every density, which is the setting."""
-    for asked in SETUPS[preset]:
-        training = asked.setup.training
-        key = {"measured": "cost", "run": training.key(0), "prior": asked.setup.prior, "stem": "sparse"}
-        key |= {"densities": asked.densities, "batch": asked.batch, "turns": asked.turns}
+    for timing in SETUPS[preset]:
+        training = timing.setup.training
+        key = {"measured": "cost", "run": training.key(0), "prior": timing.setup.prior, "stem": "sparse"}
+        key |= {"densities": timing.densities, "batch": timing.batch, "turns": timing.turns}
         yield Cell(
-            training.data, "all", 1.0, key, partial(measured, asked), seeds=None, label=f"cost on {training.data}"
+            training.data, "all", 1.0, key, partial(measured, timing), seeds=None, label=f"cost on {training.data}"
         )
 
 
@@ -64,14 +65,14 @@ def _name(density: float) -> str:
     return f"sparse subspace, {density}"
 
 
-def measured(asked: Timing, jobs: Jobs, seed: int) -> Measured:
+def measured(timing: Timing, jobs: Jobs, seed: int) -> Measured:
     """All networks, step by step in turns."""
-    setup = asked.setup
+    setup = timing.setup
     trainings = {"plain network": setup.training, "dense VI": setup.dense()}
-    trainings |= {_name(density): _through_kernels(setup, density) for density in asked.densities}
-    densities = {"plain network": 1.0, "dense VI": 1.0} | {_name(density): density for density in asked.densities}
-    made = {name: _stepper(training, asked.batch) for name, training in trainings.items()}
-    seconds = in_turns({name: step for name, (step, *_) in made.items()}, asked.turns)
+    trainings |= {_name(density): _through_kernels(setup, density) for density in timing.densities}
+    densities = {"plain network": 1.0, "dense VI": 1.0} | {_name(density): density for density in timing.densities}
+    made = {name: _stepper(training, timing.batch) for name, training in trainings.items()}
+    seconds = in_turns({name: step for name, (step, *_) in made.items()}, timing.turns)
     bills = {name: cost(model, x[:1]) for name, (_, model, _, x) in made.items()}
     sizes = {name: training_bytes(model, chosen).total for name, (_, model, chosen, _) in made.items()}
     found = []
@@ -105,13 +106,10 @@ def _stepper(training: SparseTraining, batch: int) -> tuple[Callable[[], None], 
     chosen = training.optimizer(model)
     x, y = (part[:batch] for part in data.train.tensors)
 
-    def step() -> None:
-        chosen.zero_grad(set_to_none=True)
-        loss = F.cross_entropy(model(x), y) + training.kl_weight * lb.kl_sum(model) / len(data.train)
-        loss.backward()
-        chosen.step()
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(outputs, targets) + training.kl_weight * lb.kl_sum(model) / len(data.train)
 
-    return step, model, chosen, x
+    return training_step(model, chosen, x, y, loss), model, chosen, x
 
 
 FIGURE = lines("Cost by density", "density", ("x dense VI", "share of bytes"), ("sparse subspace",), log=True)

@@ -25,7 +25,7 @@ from .networks import FOUR, Line, lenet, small, table, vgg
 
 def lines(preset: str) -> dict[str, Line]:
     """The rows of a preset by name."""
-    variance = lb.Variance()
+    variance = lb.Variance(log_alpha=-5.0)
     if preset == "smoke":
         return {
             "dropout": Line(small({"4": lb.Dropout(0.5)}), samples=4),
@@ -43,7 +43,7 @@ def lines(preset: str) -> dict[str, Line]:
 
 
 def measured(model: nn.Module, data: DataSet, samples: int, seed: int) -> Metrics:
-    """The three procedures, and what the means of the variance layers are worth."""
+    """The three procedures, and the ensemble without means, and the means with new statistics."""
     found = procedures(model, data, samples, seed)
     alphas = log_alphas(model)
     if not alphas:

@@ -1,7 +1,7 @@
 """Targeted attacks on ensembles (variance networks, figure 2): success rate and entropy, iteration by iteration.
 
 A plain network, dropout at its means and as an ensemble, a deep ensemble of five, a variance network and an ensemble of
-five of those; nobody is trained against attacks. The attacker follows the gradient of what the ensemble says, averaged
+five of those; none is trained against attacks. The attacker follows the gradient of the ensemble's prediction, averaged
 over 10 draws that are new in every iteration. A single network is member 0 of its ensemble: training in turn is
 training apart.
 
@@ -117,8 +117,10 @@ def training(setup: AttackSetup, family: str) -> Training:
     methods: dict[str, Method] = {}
     if family == "variance":
         run = replace(run, options={**run.options, **setup.options}, lr_scale=setup.lr_scale)
-        methods = {n: Ensemble(members, m) if isinstance(m, Variance) else m for n, m in setup.variance.items()}
-    return replace(run, methods={**methods, "*": Ensemble(members)}, epochs=members * run.epochs)
+        methods = {
+            n: Ensemble(members, m, init="fresh") if isinstance(m, Variance) else m for n, m in setup.variance.items()
+        }
+    return replace(run, methods={**methods, "*": Ensemble(members, init="fresh")}, epochs=members * run.epochs)
 
 
 def measured(setup: AttackSetup, family: str, jobs: Jobs, seed: int) -> Measured:

@@ -176,11 +176,11 @@ def one_alpha(
         options: dict[str, Any] = {"batch_size": training.batch_size, "lr": training.lr, "progress": False}
         decay = partial(linear_decay, epochs=setup.epochs)
         lb.fit(head, (inputs, labels), epochs=setup.epochs, scheduler=decay, **options)
-        said = accuracies(head, test.test.tensors, samples=setup.samples)
+        each = accuracies(head, test.test.tensors, samples=setup.samples)
         if not affine:
-            found["no affine part"] = float(said["deterministic"])  # type: ignore[arg-type]
+            found["no affine part"] = float(each["deterministic"])  # type: ignore[arg-type]
             continue
-        found |= {name: value for name, value in said.items() if value is not None}
+        found |= {name: value for name, value in each.items() if value is not None}
         found["BatchNorm at means"] = _at_means(head, inputs, test)
         found |= signal_and_offset(head, test_inputs)
     return found
@@ -190,7 +190,7 @@ def signal_and_offset(model: nn.Module, inputs: Tensor) -> Metrics:
     """How far the logits at the means differ between images, and how far their averages differ between classes.
 
     With f_nk the logit of class k for image n, centred over k: signal is the root mean square of f_nk - mean_n f_nk,
-    offset that of mean_n f_nk. A network whose offset exceeds its signal says the same class for every image.
+    offset that of mean_n f_nk. A network whose offset exceeds its signal predicts the same class for every image.
     """
     with undisturbed(model), lb.using(mean_only=True):
         logits = model(inputs).double()

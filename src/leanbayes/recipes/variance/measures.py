@@ -30,7 +30,7 @@ def accuracy(model: nn.Module, data: DataSet, **options: Any) -> float:
     """Accuracy on the test part; the options are those of `predict`."""
     inputs, targets = data.test.tensors
     with warnings.catch_warnings():
-        # that the means of a layer past its phase transition are asked is the experiment
+        # the means of a layer past its phase transition are what is measured
         warnings.simplefilter("ignore", lb.LeanBayesWarning)
         pairs = ROWS * options.get("samples", 1)
         prediction = lb.predict(model, inputs, **{"task": "classification", "chunk": pairs, **options})

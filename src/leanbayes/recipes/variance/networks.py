@@ -78,8 +78,16 @@ def cell(
 ) -> Cell:
     """The network of a line, measured by ``measure(model, data, samples, seed)``; what: the name of the measurement."""
     also = {"measured": what, "samples": line.samples}
-    asked = partial(measure, samples=line.samples)
-    return network_cell(line.training.data, line.training, method, setting, asked, line.seeds, paper, **also)
+    return network_cell(
+        line.training.data,
+        line.training,
+        method,
+        setting,
+        partial(measure, samples=line.samples),
+        line.seeds,
+        paper,
+        **also,
+    )
 
 
 def checkpoint_options(jobs: Jobs, name: str) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from .measures import log_alphas, procedures, swapped_accuracy
 from .networks import Line, lenet, small, table
 
 PRIORS = {
-    "log-uniform": lb.Variance(),
+    "log-uniform": lb.Variance(log_alpha=-5.0),
     "log-uniform, sampled": lb.Variance(approximation="monte carlo"),
     "Student's t": lb.Variance(prior=lb.StudentT(df=1e-16)),
     "Student's t, sampled": lb.Variance(prior=lb.StudentT(df=1e-16), approximation="monte carlo"),

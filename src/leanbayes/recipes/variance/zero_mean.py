@@ -1,7 +1,7 @@
 """Appendix D of variance networks: the first dense layer without means, N(0, sigma^2), trained from scratch.
 
 |.| follows that layer instead of a ReLU, which would zero each of its neurons with probability a half; the row with a
-ReLU shows what that costs. There is no network at the means to ask: `predict(..., mean_only=True)` refuses.
+ReLU shows what that costs. There is no network at the means: `predict(..., mean_only=True)` raises an error.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The alternation of sparse training: M gradient steps, then the least important weights give way to better places.
+"""Mask updates of sparse training: every M gradient steps, the least important weights are replaced by others.
 
 Algorithm 1 of sparse subspace VI, which RigL shares: removal after the M-th step, addition by the gradient of that
 step's batch. Hooks watch the layers in that step alone; between updates nothing of a layer's dense size exists.
@@ -21,13 +21,13 @@ from ...sampling import using
 from ...training.callbacks import Callback, State, out_of_order
 from . import optimizer_state
 from .config import SparseSubspace, SparseTraining
-from .growth import Activation, Use, best_places, gradient_pieces
+from .growth import Activation, Use, Whole, best_places, gradient_pieces
 
 Growth = tuple[tuple[Tensor, Tensor], Tensor]  # as `best_places` returns it
 
 
 class Rules(Protocol):
-    """What a method says about the weights that move."""
+    """How a method ranks and initialises the weights that move."""
 
     @property
     def config(self) -> SparseTraining:
@@ -68,12 +68,13 @@ class Alternation(Callback):
     def __init__(self, rules: Rules, layers: Mapping[str, nn.Module]) -> None:
         self.rules, self.method = rules, rules.config
         self.weights: dict[Sparse, str] = {}
-        self.layers: list[nn.Module] = list(layers.values())
+        self.layers: list[Any] = list(layers.values())
         for name, layer in layers.items():
             self.weights.setdefault(_weight(layer), f"{name}.weight")
         self.addition = self.method.addition if isinstance(self.method, SparseSubspace) else "sample"
         self.updates: list[tuple[int, int]] = []
         self.sums: dict[Sparse, Tensor] = {}
+        self.full: dict[Sparse, int] = {}
         self.begun = False
         self._reset()
 
@@ -88,12 +89,16 @@ class Alternation(Callback):
         self._release()
         self._reset()
         self.updates, self.sums = [], {}
+        self.full = {q: len(q.index) for q in self.weights if q.goal is not None and q.goal < len(q.index)}
+        if self.full and (_distributed() or not method.thinning or state.total_steps is None):
+            self._thin(state, 1.0)  # at once: DistributedDataParallel must not see parameters shrink
 
     def before_step(self, state: State) -> None:
         self.begun = True
         self._release()
         self._reset()
-        step = -(-(state.step + 1) // self.method.interval) * self.method.interval  # of the next update
+        interval = self._interval(state)
+        step = -(-(state.step + 1) // interval) * interval  # of the next update
         self.rate = self._rate(step, state)
         steps = self.method.addition_steps if self.addition == "steps" else 1  # type: ignore[attr-defined]
         if step - (state.step + 1) < steps and any(map(self._changes, self.weights)):
@@ -111,7 +116,11 @@ class Alternation(Callback):
     def after_step(self, state: State) -> None:
         if not self.begun:
             raise out_of_order(type(self.method).__name__)
-        if not self.watching or state.step % self.method.interval:
+        if self.full and state.total_steps is not None and state.step % self._interval(state) == 0:
+            self._thin(state, state.step / max(self.method.thinning * state.total_steps, 1.0))
+            self._reset()
+            return  # what the gradients said was about slots that are gone
+        if not self.watching or state.step % self._interval(state):
             return
         if self.addition == "steps":
             for q, total in self.sums.items():
@@ -127,23 +136,29 @@ class Alternation(Callback):
         self._reset()
 
     def fit_end(self, state: State) -> None:
+        self._thin(state, 1.0)
         self._release()
         self._reset()
         self.sums = {}
 
     def state_dict(self) -> dict[str, Any]:
         sums = {self.weights[q]: total for q, total in self.sums.items()}
-        return {"updates": [list(update) for update in self.updates], "sums": sums}
+        full = {self.weights[q]: [count, q.goal] for q, count in self.full.items()}
+        return {"updates": [list(update) for update in self.updates], "sums": sums, "full": full}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.updates = [(step, moved) for step, moved in state["updates"]]
         self.sums = {q: state["sums"][name] for q, name in self.weights.items() if name in state["sums"]}
+        self.full = {}
+        for q, name in self.weights.items():
+            if name in (full := state.get("full", {})):  # version 0.1 did not thin
+                self.full[q], q.goal = full[name]
 
     def _reset(self) -> None:
         self.watching, self.rate = False, 0.0
         self.found: dict[Sparse, Growth] = {}
         self.open: dict[Sparse, int] = {}
-        self.arrived: dict[Sparse, list[Use]] = {}
+        self.arrived: dict[Sparse, list[Use | Whole]] = {}
         self.handles: list[Any] = []
 
     def _release(self) -> None:
@@ -154,6 +169,24 @@ class Alternation(Callback):
     def _rate(self, step: int, state: State) -> float:
         total = math.inf if state.total_steps is None else self.method.until * state.total_steps
         return replacement_rate(self.method.schedule, self.method.replacement, step, total)
+
+    def _interval(self, state: State) -> int:
+        """Steps between updates: as told, or 100, or fewer where a run is short."""
+        if self.method.interval is not None or state.total_steps is None:
+            return self.method.interval or 100
+        return max(1, min(100, int(self.method.until * state.total_steps) // 20))
+
+    @torch.no_grad()
+    def _thin(self, state: State, progress: float) -> None:
+        """Leave as many weights as belong to this part of the thinning: goal + (all - goal) (1 - progress)^3."""
+        for q, full in list(self.full.items()):
+            goal = q.goal or len(q.index)
+            count = goal + round((full - goal) * max(0.0, 1 - progress) ** 3)
+            if count < len(q.index) and q.keep is None:
+                optimizer_state.thin_(q, self.rules.keep_scores(q), count, state.optimizer)
+            if progress >= 1:
+                q.goal = None
+                del self.full[q]
 
     def _count(self, q: Sparse) -> int:
         return int(self.rate * len(q.index))
@@ -166,9 +199,19 @@ class Alternation(Callback):
         for layer in self.layers:
             if self._changes(_weight(layer)):
                 self.handles.append(layer.register_forward_hook(self._seen, with_kwargs=True))
+                layer.weight_read = self._read
+                self.handles.append(_Reading(layer))
+
+    def _read(self, layer: Any, weight: Any) -> None:
+        """Somebody has read the weight of a layer: wait for the gradient at it."""
+        q = _weight(layer)
+        if not (torch.is_grad_enabled() and isinstance(weight, Tensor) and weight.requires_grad):
+            return
+        self.open[q] = self.open.get(q, 0) + 1
+        weight.register_hook(lambda grad: self._arrived(q, Whole(layer.shell, grad.detach())))
 
     def _seen(self, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
-        """A layer has run: wait for the gradient at its output."""
+        """Called when a layer has run: registers a hook for the gradient at its output."""
         q = _weight(layer)
         if not (torch.is_grad_enabled() and output.requires_grad):
             return
@@ -176,17 +219,20 @@ class Alternation(Callback):
         self.open[q] = self.open.get(q, 0) + 1
 
         def arrive(grad: Tensor) -> None:  # must not hold the output, which holds its hook: nobody would free them
-            self.open[q] -= 1
-            self.arrived.setdefault(q, []).append(Use.of(layer.shell, x, Activation.of(grad)))
-            # at once, so that the activations can go; but processes have to do it in one order, after the pass
-            if self.open[q] == 0 and not _distributed():
-                self._gather(q)
+            self._arrived(q, Use.of(layer.shell, x, Activation.of(grad)))
 
         output.register_hook(arrive)
 
+    def _arrived(self, q: Sparse, use: Use | Whole) -> None:
+        self.open[q] -= 1
+        self.arrived.setdefault(q, []).append(use)
+        # at once, so that the activations can go; but processes have to do it in one order, after the pass
+        if self.open[q] == 0 and not _distributed():
+            self._gather(q)
+
     @torch.no_grad()
     def _gather(self, q: Sparse) -> None:
-        """What the dense gradient of a weight says."""
+        """Find the best places for new weights from the dense gradient, or add it to the sums."""
         uses = self.arrived.pop(q)
         pieces = _averaged(gradient_pieces(uses, q.shape, q.dtype))
         if self.addition != "steps":
@@ -197,7 +243,7 @@ class Alternation(Callback):
             total[start : start + len(g)] += g.abs()
 
     def _ask_at_means(self, state: State) -> None:
-        """A second pass over the batch, at the means, which leaves nothing behind but its gradients."""
+        """Compute gradients in a second pass over the batch, at the means; nothing else changes."""
         closure = state.closure
         if closure is None:
             raise TrainingError(
@@ -220,6 +266,16 @@ class Alternation(Callback):
             dist.broadcast(index, 0)  # scores are the same everywhere; the choice is made once all the same
         values = self.rules.newcomers(q, index == q.index)
         return int(optimizer_state.overwrite_(q, index, values, state.optimizer).sum())
+
+
+class _Reading:
+    """Stands among the handles of hooks for the one that is told when a layer's weight is read."""
+
+    def __init__(self, layer: Any) -> None:
+        self.layer = layer
+
+    def remove(self) -> None:
+        self.layer.weight_read = None
 
 
 def _weight(layer: Any) -> Sparse:

@@ -15,8 +15,8 @@ from torch import nn
 import leanbayes as lb
 from leanbayes.errors import TrainingError
 from leanbayes.methods.sparse import growth, optimizer_state
-from leanbayes.methods.sparse.alternation import replacement_rate
 from leanbayes.methods.sparse.growth import Activation
+from leanbayes.methods.sparse.mask_updates import replacement_rate
 from leanbayes.posteriors.scale import std_from_rho
 from leanbayes.sampling import using
 from leanbayes.training.callbacks import State, notify
@@ -416,7 +416,7 @@ def test_a_resumed_run_is_bit_identical(addition, tmp_path):
 
 
 def test_two_processes_choose_the_same_places(tmp_path):
-    command = [sys.executable, "-m", "tests.methods.sparse.alternation_gloo"]
+    command = [sys.executable, "-m", "tests.methods.sparse.mask_updates_gloo"]
     processes = [subprocess.Popen([*command, str(rank), str(tmp_path)], cwd=ROOT) for rank in range(2)]
     try:
         assert [process.wait(timeout=120) for process in processes] == [0, 0]

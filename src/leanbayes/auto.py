@@ -1,0 +1,246 @@
+"""`auto`: several methods on one network within a budget, and the one that held-out data prefer."""
+
+from __future__ import annotations
+
+import copy
+import math
+import re
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from . import batches, checks
+from .batches import accept, stream
+from .convert.apply import bayesianize_
+from .costs import Cost, cost
+from .errors import ConfigError, ConversionError, DataError, LeanBayesError
+from .evaluation.progress import Bar
+from .method import Method
+from .methods.dropout import Dropout
+from .methods.ensemble import Ensemble
+from .methods.mean_field import MeanField
+from .methods.patch import Patch
+from .methods.variance import Variance
+from .methods.variational_dropout import VariationalDropout
+from .prediction.api import predict
+from .report.table import as_text, table
+from .training.fit import fit
+
+PLAIN = "plain"
+CANDIDATES: tuple[Method, ...] = (MeanField(), Variance(), VariationalDropout(), Dropout(), Patch(), Ensemble())
+MEASURES = ("parameters", "training", "prediction")
+
+
+@dataclass(frozen=True)
+class Tried:
+    """One candidate: what it cost, in multiples of the plain network, and what it said of the validation data.
+
+    nll: the mean negative log-likelihood of a datum, and nll_error its standard error; None where it was not trained.
+    gain: by how much it is below the plain network's, datum by datum, and gain_error the standard error of that.
+    note: why it was not trained, if it was not.
+    """
+
+    name: str
+    method: Method | None
+    parameters: float = 1.0
+    training: float = 1.0
+    prediction: float = 1.0
+    seconds: float = 0.0
+    nll: float | None = None
+    nll_error: float | None = None
+    gain: float = 0.0
+    gain_error: float = 0.0
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """What `auto` chose: the trained model, how it came about, and all that was tried, the best first.
+
+    Printing it gives the table.
+    """
+
+    model: nn.Module
+    name: str
+    method: Method | None
+    tried: tuple[Tried, ...] = field(default_factory=tuple)
+
+    def __str__(self) -> str:
+        header = ["", "val NLL", "better than plain by", "parameters", "training", "prediction", "seconds", ""]
+        rows = []
+        for one in self.tried:
+            costs = [f"{value:.3g}x" for value in (one.parameters, one.training, one.prediction)]
+            nll = "-" if one.nll is None else f"{one.nll:.4f} ± {one.nll_error:.4f}"
+            gain = "-" if one.nll is None or one.method is None else f"{one.gain:+.4f} ± {one.gain_error:.4f}"
+            chosen = "chosen" if one.name == self.name else one.note
+            rows.append([one.name, nll, gain, *costs, f"{one.seconds:.1f}", chosen])
+        return as_text(table(header, rows))
+
+
+def auto(
+    model: nn.Module,
+    train: Any,
+    val: Any,
+    *,
+    budget: str | float | Mapping[str, float] = "2x",
+    methods: Iterable[Method] = CANDIDATES,
+    task: Any = "classification",
+    samples: int = 16,
+    seed: int = 0,
+    progress: bool = True,
+    **options: Any,
+) -> Selection:
+    """Train the network plainly and under several methods, and choose by the likelihood of held-out data.
+
+    The plain network, trained in the same way, is always a candidate. Another one takes its place only if its NLL on
+    ``val`` is lower by more than one standard error of the difference, datum by datum; of those, the lowest. The model
+    that is given stays as it is: candidates are copies, which begin at its weights.
+
+    train, val: inputs and targets, as in `fit`. val is looked at once a candidate, and chooses among them: what the
+    chosen one says of it is a little too good.
+    budget: what a candidate may cost in multiples of the plain network, "2x" or 2 for parameters and training; or by
+        name of "parameters", "training" and "prediction". Operations are counted, not timed. A budget of prediction
+        lowers samples to what fits. What is over budget is not trained, and stands in the table with the reason.
+    methods: the candidates beside the plain network. samples: networks drawn for a prediction.
+    options: further ones of `fit`: epochs, lr, batch_size, ...
+
+    >>> import leanbayes as lb
+    >>> _ = torch.manual_seed(0)
+    >>> x = torch.randn(200, 2)
+    >>> y = (x.sum(1) + torch.randn(200) > 0).long()
+    >>> net = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 2))
+    >>> found = lb.auto(net, (x[:150], y[:150]), (x[150:], y[150:]), methods=[lb.MeanField()], epochs=2, progress=False)
+    >>> sorted(one.name for one in found.tried), lb.predict(found.model, x[:3]).probs.shape
+    (['MeanField', 'plain'], torch.Size([3, 2]))
+    """
+    checks.module("model", model)
+    limits = _limits(budget)
+    samples, seed = checks.samples(samples), checks.seed(seed)
+    checks.flag("progress", progress)
+    if val is None:
+        raise DataError("val: expected held-out data to choose by, received None; keep some data from training")
+    named = _named(checks.iterable_of("methods", methods, "methods such as lb.MeanField()", _method))
+    train, val = accept(train, model, name="train"), accept(val, model, name="val")
+    example = _example(val)
+    plain_cost = cost(model, example)
+    tried: list[Tried] = []
+    models: dict[str, nn.Module] = {}
+    log_probs: dict[str, Tensor] = {}
+    with Bar(shown=progress) as bar, torch.random.fork_rng(devices=[]):
+        bar.expect(1 + len(named))
+        for name, method in {PLAIN: None, **named}.items():
+            bar.stage(name)
+            torch.manual_seed(seed)
+            candidate, one, draws = _prepared(name, method, model, example, plain_cost, limits, samples)
+            if candidate is not None:
+                began = time.perf_counter()
+                try:
+                    fit(candidate, train, task=task, seed=seed, progress=False, **options)
+                    found = _log_probs(candidate, val, draws, seed)
+                except LeanBayesError as error:
+                    if method is None:
+                        raise  # whatever is wrong is not the method's doing
+                    one = replace(one, note=f"{type(error).__name__}: {error}")
+                else:
+                    models[name], log_probs[name] = candidate, found
+                    one = _measured(one, found, log_probs[PLAIN], time.perf_counter() - began)
+            tried.append(one)
+            bar.advance(1)
+    better = [one for one in tried if one.nll is not None and one.gain > one.gain_error]
+    chosen = min(better, key=lambda one: one.nll or 0.0, default=tried[0])
+    ranked = sorted(tried, key=lambda one: math.inf if one.nll is None else one.nll)
+    return Selection(models[chosen.name], chosen.name, chosen.method, tuple(ranked))
+
+
+def _prepared(
+    name: str,
+    method: Method | None,
+    model: nn.Module,
+    example: Any,
+    plain: Cost,
+    limits: Mapping[str, float],
+    samples: int,
+) -> tuple[nn.Module | None, Tried, int]:
+    """A copy of the model under a method with its costs and sample count, or None and the reason."""
+    candidate = copy.deepcopy(model)
+    if method is None:
+        return candidate, Tried(name, None), 1
+    try:
+        bayesianize_(candidate, method)
+    except ConversionError as error:
+        return None, Tried(name, method, note=str(error)), 0
+    bill = cost(candidate, example)
+    macs = bill.macs / max(plain.macs, 1)
+    if "prediction" in limits:
+        samples = max(1, min(samples, int(limits["prediction"] / max(macs, 1e-9))))
+    ratios = {
+        "parameters": bill.parameters / max(plain.parameters, 1),
+        "training": bill.training_flops() / max(plain.training_flops(), 1),
+        "prediction": samples * macs,
+    }
+    over = [f"{ratios[what]:.3g}x {what}" for what in limits if ratios[what] > limits[what] * (1 + 1e-9)]
+    note = f"over budget: {', '.join(over)}" if over else ""
+    return None if over else candidate, Tried(name, method, **ratios, note=note), samples
+
+
+def _measured(one: Tried, found: Tensor, plain: Tensor, seconds: float) -> Tried:
+    gain = found - plain
+    nll = {"nll": -float(found.mean()), "nll_error": _error(found)}
+    return replace(one, seconds=round(seconds, 1), gain=float(gain.mean()), gain_error=_error(gain), **nll)
+
+
+def _error(values: Tensor) -> float:
+    return float(values.std() / len(values) ** 0.5) if len(values) > 1 else 0.0
+
+
+def _log_probs(model: nn.Module, val: Any, samples: int, seed: int) -> Tensor:
+    """log p(y | x) of every datum."""
+    found = []
+    for batch in stream(val):
+        inputs, targets = batches.split(batch)
+        values = predict(model, inputs, samples=samples, seed=seed).log_prob(targets).detach().double().cpu()
+        found.append(values.flatten(1).sum(1) if values.ndim > 1 else values)
+    return torch.cat(found)
+
+
+def _example(val: Any) -> Any:
+    """The inputs of a first batch, of two data at most."""
+    for batch in stream(val):
+        inputs, targets = batches.split(batch)
+        if targets is None:
+            raise DataError("val: expected inputs and targets, received inputs alone; pass (x, y)")
+        return batches.rows(inputs, 0, min(2, batches.size(inputs)))
+    raise DataError("val: expected at least one batch, received none")
+
+
+def _limits(budget: Any) -> dict[str, float]:
+    """The budget by name; parameters and training where it is one number."""
+    hint = 'pass "2x", 2.0 or {"parameters": 2, "training": 3, "prediction": 16}'
+    if isinstance(budget, Mapping):
+        unknown = [name for name in budget if name not in MEASURES]
+        if unknown or not budget:
+            checks.refuse("budget", f"some of {', '.join(MEASURES)}", list(budget), hint=hint)
+        return {name: checks.number(f"budget[{name!r}]", value, at_least=1) for name, value in budget.items()}
+    if isinstance(budget, str):
+        found = re.fullmatch(r"(\d+(?:\.\d+)?)x", budget)
+        if found is None:
+            checks.refuse("budget", "a number of times the plain network", budget, hint=hint)
+        budget = float(found[1])
+    limit = checks.number("budget", budget, at_least=1, hint=hint)
+    return {"parameters": limit, "training": limit}
+
+
+def _method(name: str, value: Any) -> Method:
+    if not isinstance(value, Method) or type(value) is Method:
+        raise ConfigError(f"{name}: expected a method such as lb.MeanField(), received {checks.short(value)}")
+    return value
+
+
+def _named(methods: list[Method]) -> dict[str, Method]:
+    """Methods by their class; by all their settings where a class occurs twice."""
+    kinds = [type(method).__name__ for method in methods]
+    return {kind if kinds.count(kind) == 1 else str(m): m for kind, m in zip(kinds, methods, strict=True)}

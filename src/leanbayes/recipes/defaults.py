@@ -1,0 +1,136 @@
+"""Every method with its defaults on networks that were trained in a plain loop, beside the same training without Bayes.
+
+No paper's table, but what somebody sees who tries the library on a network of their own: it is trained plainly,
+converted by `lb.bayesianize_(model, method())`, trained on by `lb.fit` for five epochs, and asked by `lb.predict` with
+16 samples. "plain" is the network trained on in the same way, "as it was" the network before that. "auto" is what
+`lb.auto` chose by the validation part, which nothing else looks at.
+
+accuracy, nll, ece: of test data (rmse, nll and the coverage of 95 % intervals of a regression). converted: the accuracy
+before any training under the method. auroc: of the entropy, test images against those of another domain.
+"... gain": how much better than "plain" under the same seed; a positive number is good. misses: how many of the
+limits are exceeded on average over the seeds (see `LIMITS`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import nn
+
+import leanbayes as lb
+
+from ..convert.record import get
+from ..evaluation.metrics.calibration import ece
+from ..evaluation.metrics.ood import auroc
+from .defaults_tasks import Task, tasks
+from .experiment import Cell, Experiment, Results
+from .jobs import Jobs
+from .results import Measured, Metrics, Row
+
+EPOCHS, SAMPLES = 5, 16
+METHODS: dict[str, Any] = {
+    method.__name__: method
+    for method in (
+        lb.MeanField,
+        lb.VariationalDropout,
+        lb.Dropout,
+        lb.Variance,
+        lb.Ensemble,
+        lb.SparseSubspace,
+        lb.Patch,
+        lb.Nested,
+    )
+}
+LIMITS = {"accuracy": 0.01, "nll": 0.02, "ece": 0.01}
+"""By how much a method may be worse than the same training without Bayes, on average over the seeds."""
+ACCURACY = {"SparseSubspace": 0.02, "Nested": 0.015}
+"""Other limits of accuracy."""
+RISES = ("accuracy", "auroc")
+
+
+def cells(preset: str) -> Iterator[Cell]:
+    """The network as it was, trained on plainly, and under every method; then what `auto` chooses."""
+    for task in tasks(preset):
+        key = {"task": task.name, "preset": preset, "epochs": EPOCHS, "samples": SAMPLES}
+        names = ["as it was", "plain", *METHODS, "auto"] if preset != "smoke" else ["plain", "MeanField", "Nested"]
+        for name in names:
+            work = partial(measure, task, name, key)
+            yield Cell(task.name, name, "defaults", {**key, "method": name}, work, 1 if preset == "smoke" else 3)
+
+
+def measure(task: Task, name: str, key: Mapping[str, Any], jobs: Jobs, seed: int) -> Measured:
+    """One method on one task under one seed."""
+    data = task.data(seed)
+    model = jobs.network(
+        {"defaults": task.name, "preset": key["preset"], "epochs": task.pretraining, "seed": seed},
+        fresh=task.network,
+        train=partial(task.pretrained, seed),
+        label=f"  training a network for {task.name}, seed {seed}",
+    )
+    found: Metrics = {}
+    torch.manual_seed(1000 + seed)
+    options: dict[str, Any] = {"task": task.likelihood, "epochs": EPOCHS, "seed": seed, "progress": False}
+    if name == "auto":
+        model = lb.auto(model, data["train"], data["val"], samples=SAMPLES, **options).model
+    elif name != "as it was":
+        if name in METHODS:
+            lb.bayesianize_(model, METHODS[name]())
+            if task.likelihood == "classification":
+                found["converted"] = scores(model, task, data)["accuracy"]
+        lb.fit(model, data["train"], **options)
+    return {**found, **scores(model, task, data)}
+
+
+def scores(model: nn.Module, task: Task, data: Mapping[str, Any]) -> Metrics:
+    """What a model says of the test data, and of those of another domain."""
+    known = get(model)
+    meaning = None if known is not None and known.likelihood is not None else task.likelihood
+    inputs, targets = data["test"]
+    said = lb.predict(model, inputs, samples=SAMPLES, task=meaning)
+    found: Metrics = {"nll": -float(said.log_prob(targets).double().mean())}
+    if task.likelihood == "regression":
+        low, high = said.interval(0.95)
+        found["rmse"] = float((said.mean - targets).square().mean().sqrt())
+        found["coverage"] = float(((targets >= low) & (targets <= high)).double().mean())
+        return found
+    found["accuracy"] = float((said.probs.argmax(1) == targets).double().mean())
+    found["ece"] = ece(said.probs, targets)
+    if "other" in data:
+        strange = lb.predict(model, data["other"], samples=SAMPLES, task=meaning)
+        found["auroc"] = auroc(said.entropy, strange.entropy)
+    return found
+
+
+def rows(results: Results) -> Iterator[Row]:
+    """The rows of the cells, with the gains over "plain" of the same task and seed."""
+    plain = {cell.dataset: runs for cell, runs in results if cell.method == "plain"}
+    for cell, runs in results:
+        found = list(runs)
+        if cell.method not in ("plain", "as it was") and len(runs) == len(plain.get(cell.dataset, ())):
+            found = [{**run, **gains(run, other)} for run, other in zip(runs, plain[cell.dataset], strict=True)]
+            missed = misses(cell.method, found)
+            found = [{**run, "misses": float(missed)} for run in found]
+        yield from cell.rows(found)
+
+
+def gains(run: Mapping[str, Any], plain: Mapping[str, Any]) -> Metrics:
+    """How much better a run is than the plain one, by metric."""
+    shared = [name for name in ("accuracy", "nll", "ece", "auroc", "rmse") if name in run and name in plain]
+    return {f"{name} gain": (run[name] - plain[name]) * (1 if name in RISES else -1) for name in shared}
+
+
+def misses(method: str, runs: list[dict[str, Any]]) -> int:
+    """How many of the limits the mean over the runs exceeds.
+
+    >>> misses("Patch", [{"accuracy gain": -0.03, "nll gain": 0.1}, {"accuracy gain": 0.0, "nll gain": 0.1}])
+    1
+    """
+    limits = {**LIMITS, "accuracy": ACCURACY.get(method, LIMITS["accuracy"])}
+    means = {name: [run[f"{name} gain"] for run in runs if f"{name} gain" in run] for name in limits}
+    return sum(bool(values) and sum(values) / len(values) < -limits[name] for name, values in means.items())
+
+
+EXPERIMENT = Experiment("defaults", cells, rows)

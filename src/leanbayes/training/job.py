@@ -1,0 +1,83 @@
+"""What a training run is given, one step of it, and the sums behind the row of an epoch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from .. import batches
+from .elbo import ELBO, Terms
+
+
+@dataclass
+class Job:
+    """The arguments of `fit`, checked."""
+
+    model: nn.Module
+    elbo: ELBO
+    train: Any
+    val: Any
+    epochs: int
+    batch_size: int
+    optimizer: Optimizer
+    scheduler: Any
+    scheduler_every: str
+    seed: int
+    clip: float | None
+    val_samples: int
+    callbacks: list[Any]
+    checkpoint: Path | None
+    checkpoint_every: int | None
+    resume: bool
+    log: Path | None
+    tensorboard: Path | None
+    progress: bool
+
+
+class Step(nn.Module):
+    """Forward pass and loss as one module: DDP then sees every parameter, also those that only the KL reaches."""
+
+    def __init__(self, model: nn.Module, elbo: ELBO) -> None:
+        super().__init__()
+        self.model, self.elbo = model, elbo
+
+    def forward(self, inputs: Any, targets: Any) -> Terms:
+        return self.elbo(self.model, batches.call(self.model, inputs, targets), targets)
+
+
+@dataclass
+class Sums:
+    """The running sums behind the row of an epoch; checkpoints hold them, so that a resumed epoch has one row."""
+
+    data: int = 0
+    loss: float = 0.0
+    nll: float = 0.0
+    kl: float = 0.0
+    kl_weight: float = 0.0
+    seconds: float = 0.0
+    unscaled: float = 0.0
+    latent_kl: float = 0.0
+    latent_weight: float = 0.0
+    has_unscaled: bool = False
+    has_latents: bool = False
+
+    def add(self, data: int, numbers: list[float], terms: Terms) -> None:
+        loss, nll, kl, unscaled, latent_kl = numbers
+        self.data += data
+        self.loss += data * loss
+        self.nll += data * nll
+        self.latent_kl += data * latent_kl
+        # as they are at the end of the epoch
+        self.kl, self.kl_weight, self.unscaled, self.latent_weight = kl, terms.kl_weight, unscaled, terms.latent_weight
+        self.has_unscaled, self.has_latents = (isinstance(t, Tensor) for t in (terms.unscaled, terms.latent_kl))
+
+    def terms(self) -> dict[str, float]:
+        """The terms of the loss besides nll and kl, where there are any."""
+        row = {"unscaled": self.unscaled} if self.has_unscaled else {}
+        if self.has_latents:
+            row |= {"latent_kl": self.latent_kl / self.data, "latent_weight": self.latent_weight}
+        return row
