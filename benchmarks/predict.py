@@ -157,8 +157,8 @@ def residual(width: int = 16) -> nn.Module:
 
 
 METHODS = (
-    lb.MeanField(), lb.VariationalDropout(), lb.Dropout(), lb.Variance(), lb.Ensemble(), lb.SparseSubspace(), lb.Patch(),
-    lb.Nested(),
+    lb.MeanField(), lb.VariationalDropout(), lb.Dropout(), lb.Variance(), lb.Ensemble(), lb.SparseSubspace(),
+    lb.Patch(), lb.Nested(),
 )  # fmt: skip
 SAMPLES = 32
 
@@ -262,7 +262,8 @@ def main() -> None:
         options.repeats = 1
     torch.set_num_threads(options.threads)
     if options.methods:
-        return _publish_methods(options)
+        _publish_methods(options)
+        return
     if options.patches:
         if not options.quick:
             options.output = options.output or RESULTS / "predict_patches.json"
