@@ -248,14 +248,17 @@ class OrderingUnit(Ordered):
     def get_extra_state(self) -> Tensor:
         return torch.cat([super().get_extra_state(), torch.tensor([int(self.free), *self.steps.of])])
 
+    def completed(self, state: Tensor) -> Tensor:
+        """The state as version 0.1 wrote it, which drew widths unless told otherwise and kept channels in order."""
+        by_number = self.steps.of if self.group.constraints else sorted(self.steps.of)
+        return torch.cat([state, torch.tensor([0, *by_number], dtype=state.dtype, device=state.device)])
+
     def set_extra_state(self, state: Tensor) -> None:
-        # version 0.1 drew widths unless told otherwise, and had channels in the order of their numbers
-        free, *of = state[3:].tolist() or [0]
-        if of and sorted(of) != sorted(self.steps.of):
+        free, *of = (self.completed(state) if len(state) == 3 else state)[3:].tolist()
+        if sorted(of) != sorted(self.steps.of):
             raise ConversionError(f"'{self.name}': expected {self.steps.groups} ordered groups, received others")
         super().set_extra_state(state[:3])
-        by_number = self.steps.of if self.group.constraints else sorted(self.steps.of)
-        self.free, self.steps = bool(free), replace(self.steps, of=tuple(of or by_number))
+        self.free, self.steps = bool(free), replace(self.steps, of=tuple(of))
         self.node_of.copy_(torch.tensor(self.steps.node_of))
 
     def extra_repr(self) -> str:
