@@ -1,7 +1,7 @@
 """The library's methods side by side, on one network.
 
-No paper's table, but the yardstick for those that follow. The cpu preset has the network of `leanbayes demo` and all digits; "paper"
-stands here for a longer run, LeNet-5 on MNIST.
+No paper's table, but the yardstick for those that follow. The cpu preset has the network of `leanbayes demo` and all
+digits; "paper" stands here for a longer run, LeNet-5 on MNIST.
 """
 
 from __future__ import annotations
