@@ -1,7 +1,7 @@
 """The library's methods side by side, on one network.
 
-No paper's table, but the yardstick for those that follow. The cpu preset is `leanbayes demo` with five seeds; "paper"
-stands here for a longer run, LeNet-5 on MNIST.
+No paper's table, but the yardstick for those that follow. The cpu preset has the network of `leanbayes demo` and all
+digits; "paper" stands here for a longer run, LeNet-5 on MNIST.
 """
 
 from __future__ import annotations
@@ -49,7 +49,6 @@ class Contestant:
         return [f"{name}, width {100 * width:g} %" for width in self.widths] or [name]
 
 
-# later methods join here, and so the demo's table
 CONTESTANTS: dict[str, Contestant] = {
     "plain network": Contestant(None),
     "MC dropout": Contestant(Dropout(0.2)),
