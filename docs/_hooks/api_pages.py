@@ -15,11 +15,11 @@ GROUPS = {
     "methods": ("Methods", ""),  # every registered method
     "priors": (
         "Priors and likelihoods",
-        "Normal LogUniform StudentT ScaleMixture Classification Regression Segmentation",
+        "Normal EmpiricalNormal LogUniform StudentT ScaleMixture Classification Regression Segmentation",
     ),
     "training": (
         "Training",
-        "fit follow ELBO kl_sum warmup recalibrate_ Callback callbacks EarlyStopping CoordinateDescent Transition "
+        "fit auto Selection follow ELBO kl_sum warmup recalibrate_ Callback callbacks EarlyStopping CoordinateDescent Transition "
         "parameter_groups",
         "SGD",
         "NaturalGradientSGD",
