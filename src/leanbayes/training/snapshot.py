@@ -15,6 +15,7 @@ from ..errors import ArtifactError, LeanBayesError, TrainingError
 from ..layers.contract import option
 from . import checkpoint, lock, processes, rng, settings
 from .guard import finite
+from .stored_sizes import completed, sparse_weights
 
 if TYPE_CHECKING:
     from .loop import Run
@@ -61,6 +62,8 @@ def find(run: Run) -> dict[str, Any] | None:
 
     def read() -> dict[str, Any]:
         stored = checkpoint.read(path)
+        if isinstance(stored.get("model"), dict):
+            stored["model"] = completed(run.job.model, stored["model"])
         _check(run, stored, now)
         return stored
 
@@ -150,6 +153,10 @@ def _check(run: Run, stored: dict[str, Any], now: dict[str, Any]) -> None:
         if not isinstance(stored["settings"], dict):
             raise TypeError("its settings are no dictionary")
         checkpoint.check_equal(path, stored["settings"], now["settings"])
+        for name, (weight, count) in sparse_weights(run.job.model, stored["model"]).items():
+            # training thins weights out: a checkpoint may have fewer slots than the model at its start
+            for key in [*weight._parameters, "index"]:
+                now["model"][f"{name}.{key}"] = now["model"][f"{name}.{key}"].new_empty(count)
         for part in ("model", "elbo"):
             checkpoint.check_tensors(path, part, stored[part], now[part])
         checkpoint.check_equal(path, _layout(stored), _layout(now))
@@ -184,9 +191,11 @@ def _impossible(run: Run, stored: dict[str, Any], now: dict[str, Any]) -> str | 
     if any(a["params"] != b["params"] for a, b in zip(groups, ours, strict=True)):
         return "its optimizer has other parameters"
     parameters = [p for group in run.job.optimizer.param_groups for p in group["params"]]
+    shapes = {id(p): stored["model"][name].shape for name, p in run.job.model.named_parameters()}
     for index, state in stored["optimizer"]["state"].items():
         for name, value in state.items():
-            shaped = isinstance(value, Tensor) and value.shape == parameters[index].shape
+            p = parameters[index]
+            shaped = isinstance(value, Tensor) and value.shape == shapes.get(id(p), p.shape)
             if name in _ELEMENTWISE and value is not None and not shaped:
                 return f"{name!r} in its optimizer is not of the shape of its parameter"
     return None
