@@ -11,18 +11,16 @@ from leanbayes import data, models
 from leanbayes.registry import methods
 
 GROUPS = {
-    "convert": ("Convert", "plan Plan bayesianize_ restore_"),
+    "convert": ("Convert", "plan Plan bayesianize_ restore_ auto Selection"),
     "methods": ("Methods", ""),  # every registered method
     "priors": (
         "Priors and likelihoods",
-        "Normal LogUniform StudentT ScaleMixture Classification Regression Segmentation",
+        "Normal EmpiricalNormal LogUniform StudentT ScaleMixture Classification Regression Segmentation",
     ),
     "training": (
         "Training",
-        "fit follow ELBO kl_sum warmup recalibrate_ Callback callbacks EarlyStopping CoordinateDescent Transition "
-        "parameter_groups",
-        "SGD",
-        "NaturalGradientSGD",
+        "fit auto Selection follow ELBO kl_sum warmup recalibrate_ Callback callbacks EarlyStopping CoordinateDescent "
+        "Transition parameter_groups SGD NaturalGradientSGD",
     ),
     "prediction": ("Prediction", "predict Predictive using"),
     "evaluation": (

@@ -22,7 +22,8 @@ _KINDS: dict[str, type] = {}
 def configurable(cls: type[T]) -> type[T]:
     """Put a frozen dataclass on the allow-list of what `from_dict` may build.
 
-    A class attribute ``version`` (default 1) rises when the meaning of its fields changes.
+    A class attribute ``version`` (default 1) rises when the meaning of its fields changes; ``before`` then has, by
+    version, the values that stand for fields which it did not write.
     """
     if not dataclasses.is_dataclass(cls) or not cls.__dataclass_params__.frozen:  # type: ignore[attr-defined]
         raise TypeError(f"{cls.__name__} must be a frozen dataclass")
@@ -64,6 +65,8 @@ def from_dict(data: Any) -> Any:
     hints = typing.get_type_hints(cls)
     fields = {f.name for f in dataclasses.fields(cls)}
     given = {k: v for k, v in data.items() if k not in ("kind", "version")}
+    for old in range(known - 1, version - 1, -1):
+        given = {**getattr(cls, "before", {}).get(old, {}), **given}
     if unknown := sorted(given.keys() - fields, key=repr):
         raise ConfigError(f"{data['kind']}: unknown field {unknown[0]!r}; known: {', '.join(sorted(fields))}")
     values = {k: _decode(v, hints[k], f"{data['kind']}.{k}") for k, v in given.items()}
@@ -76,6 +79,7 @@ def from_dict(data: Any) -> Any:
 _HOMES = (
     "priors",
     "conformal.config",
+    "data.preparation",
     "evaluation.configs",
     "evaluation.pixels",
     "latents.config",

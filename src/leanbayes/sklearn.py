@@ -20,6 +20,7 @@ from .models.perceptron import mlp
 from .optional import missing
 from .prediction.api import predict
 from .prediction.predictive import Predictive
+from .priors import Normal
 from .training.fit import fit
 
 try:
@@ -31,6 +32,12 @@ except ImportError as error:
 
 if TYPE_CHECKING:
     from .method import Method
+
+
+FROM_SCRATCH = MeanField(prior=Normal(), std=0.02)
+"""What a small network that has not been trained is by default: the prior keeps its weights small, as none that goes
+about them could. The kl_weight is 0.1, since the ELBO itself underfits a few hundred data: on held-out parts of UCI's yacht
+and energy its density was worse, and its 95 % intervals covered all of yacht."""
 
 
 class _BayesEstimator(BaseEstimator):
@@ -45,7 +52,7 @@ class _BayesEstimator(BaseEstimator):
         epochs: int = 100,
         lr: float = 1e-2,
         batch_size: int = 64,
-        kl_weight: float | None = None,
+        kl_weight: float = 0.1,
         samples: int = 64,
         standardize: bool = True,
         random_state: Any = None,
@@ -79,7 +86,7 @@ class _BayesEstimator(BaseEstimator):
                 refuse("module", "a function (n_features, n_outputs) -> nn.Module", make)
             model = make(x.shape[1], outputs)
             _check(model, x.shape[1], outputs)
-            method = MeanField() if self.method is None else self.method
+            method = FROM_SCRATCH if self.method is None else self.method
             if method != "auto":
                 self.plan_ = bayesianize_(model, method)
         options: dict[str, Any] = {
@@ -121,7 +128,8 @@ class BayesClassifier(ClassifierMixin, _BayesEstimator):
     """A Bayesian neural classifier.
 
     module: a function (n_features, n_outputs) -> nn.Module; None for a perceptron with ``hidden`` units.
-    method: how it becomes Bayesian (a method or rules, as in `leanbayes.bayesianize_`); None for `MeanField`;
+    method: how it becomes Bayesian (a method or rules, as in `leanbayes.bayesianize_`); None for `MeanField`
+        with a standard normal prior;
         "auto" lets a fifth of the data choose (`leanbayes.auto`), and ``selection_`` has the table.
     samples: networks drawn for a prediction. standardize: whether to scale X to mean 0 and variance 1.
 

@@ -20,6 +20,7 @@ from ..errors import ArtifactError
 from ..files import name_of
 from ..method import Method
 from ..posteriors.base import Posterior
+from ..training.stored_sizes import completed, sparse_weights
 from .fit import check_counts, check_finite, check_fit, check_size
 from .saving import bare_model, tensors_of
 from .training import check_training
@@ -55,8 +56,10 @@ def load(path: str | os.PathLike[str], *, into: nn.Module, allow_nonfinite: bool
     with _undone_on_error(bare, present, where):
         _resize(bare, document, where)
         _convert(bare, methods, sum(tensor.numel() for tensor in tensors.values()), where)
-        full = {**tensors, **{name: tensors[first] for name, first in aliases.items()}}
+        full = completed(bare, {**tensors, **{name: tensors[first] for name, first in aliases.items()}})
         _add_masks(bare, full)
+        for weight, count in sparse_weights(bare, full).values():
+            weight.have_slots(count)
         check_fit(have := tensors_of(bare), full, aliases, where)
         if not allow_nonfinite:
             check_finite(have, full, where)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -245,17 +245,26 @@ class OrderingUnit(Ordered):
         given = context.draws is not None and id(self.draw) in context.draws
         return self.per_sample and self.training and not given
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A pickle of version 0.1 knows these by its group and its steps alone."""
+        super().__setstate__(state)
+        known = {"name": self.group.name, "nodes": self.steps.nodes, "base": self.steps.base}
+        self.__dict__.update({name: value for name, value in known.items() if name not in self.__dict__})
+
     def get_extra_state(self) -> Tensor:
         return torch.cat([super().get_extra_state(), torch.tensor([int(self.free), *self.steps.of])])
 
+    def completed(self, state: Tensor) -> Tensor:
+        """The state as version 0.1 wrote it, which drew widths unless told otherwise and kept channels in order."""
+        by_number = self.steps.of if self.group.constraints else sorted(self.steps.of)
+        return torch.cat([state, torch.tensor([0, *by_number], dtype=state.dtype, device=state.device)])
+
     def set_extra_state(self, state: Tensor) -> None:
-        # version 0.1 drew widths unless told otherwise, and had channels in the order of their numbers
-        free, *of = state[3:].tolist() or [0]
-        if of and sorted(of) != sorted(self.steps.of):
+        free, *of = (self.completed(state) if len(state) == 3 else state)[3:].tolist()
+        if sorted(of) != sorted(self.steps.of):
             raise ConversionError(f"'{self.name}': expected {self.steps.groups} ordered groups, received others")
         super().set_extra_state(state[:3])
-        by_number = self.steps.of if self.group.constraints else sorted(self.steps.of)
-        self.free, self.steps = bool(free), replace(self.steps, of=tuple(of or by_number))
+        self.free, self.steps = bool(free), replace(self.steps, of=tuple(of))
         self.node_of.copy_(torch.tensor(self.steps.node_of))
 
     def extra_repr(self) -> str:

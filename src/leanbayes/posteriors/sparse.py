@@ -87,9 +87,8 @@ class Sparse(Posterior):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *args: Any) -> None:
         if isinstance(index := state_dict.get(prefix + "index"), Tensor):
             _check_index(index, self._shape.numel(), ArtifactError, prefix + "index: ")
-            if index.ndim == 1 and len(index) != len(self.index):
-                self._fit_to(len(index))
-                self.goal = None
+            if index.ndim == 1:
+                self.have_slots(len(index))
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     @torch.no_grad()
@@ -100,8 +99,11 @@ class Sparse(Posterior):
                 p.data, p.grad = p.data[slots], None
         self.index = self.index[slots]
 
-    def _fit_to(self, count: int) -> None:
-        """Have so many slots, whose values come from elsewhere."""
+    def have_slots(self, count: int) -> None:
+        """Have so many slots from now on; where that changes their number, their values come from elsewhere."""
+        if count == len(self.index):
+            return
+        self.goal = None
         for p in self._parameters.values():
             if p is not None:
                 p.data, p.grad = p.data.new_zeros(count), None

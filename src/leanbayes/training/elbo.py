@@ -16,7 +16,7 @@ from ..likelihoods import Likelihood, likelihood
 from .data import count
 from .schedules import Schedule, evaluate, schedule
 
-DWARFS = 20.0
+DWARFS = 100.0
 """How many times the loss of the data the KL may count at the first step before there is a warning."""
 
 
@@ -36,7 +36,9 @@ class Terms(NamedTuple):
 
     def detached(self) -> Terms:
         """The same numbers without their graph."""
-        tensors = {name: value.detach() for name, value in self._asdict().items() if isinstance(value, Tensor)}
+        tensors: dict[str, Any] = {
+            k: value.detach() for k, value in self._asdict().items() if isinstance(value, Tensor)
+        }
         return self._replace(**tensors)
 
     def numbers(self) -> Tensor:

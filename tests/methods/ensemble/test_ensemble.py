@@ -208,12 +208,24 @@ def test_what_has_no_mean_cannot_be_restored_and_is_left_as_it_is():
 def test_members_start_afresh_by_their_own_initialisation():
     model = nn.Sequential(nn.Linear(100, 200))
     nn.init.constant_(model[0].weight, 3.0)
-    lb.bayesianize_(model, lb.Ensemble(3))
+    lb.bayesianize_(model, lb.Ensemble(3, init="fresh"))
     other = model[0].members[1].weight.detach()
     assert other.abs().max() <= 0.1  # U(+-1/sqrt(fan-in))
     assert other.std() == pytest.approx(0.1 / 3**0.5, rel=0.05)
     assert model[0].members[0].weight.unique().tolist() == [3.0]
     assert not torch.equal(other, model[0].members[2].weight)
+
+
+def test_a_trained_network_is_perturbed_and_a_fresh_one_is_not():
+    torch.manual_seed(0)
+    for trained in (False, True):
+        model = nn.Sequential(nn.Linear(100, 200), nn.ReLU(), nn.Linear(200, 2))
+        if trained:
+            with torch.no_grad():
+                model[0].weight.mul_(1.5)
+        lb.bayesianize_(model, lb.Ensemble(2))
+        first, other = (member.weight.detach() for member in model[0].members)
+        assert float(torch.corrcoef(torch.stack([first.flatten(), other.flatten()]))[0, 1] > 0.9) == trained
 
 
 def test_perturbed_members_stay_close():
@@ -323,13 +335,13 @@ def test_what_members_have_to_share_is_said_in_the_plan():
 
     model = nn.ModuleDict({"tokens": Tokens(), "spectral": parametrizations.weight_norm(nn.Linear(2, 2))})
     model["lazy"] = nn.LazyLinear(2)
-    done = lb.plan(model, lb.Ensemble(2))
+    done = lb.plan(model, lb.Ensemble(2, init="fresh"))
     assert done.converted == ["tokens.body"]
     assert "Tokens has no reset_parameters()" in done.left_alone["tokens"]
     assert "all members share it" in done.left_alone["spectral"]
     assert "run one batch" in done.left_alone["lazy"]
     with pytest.raises(ConversionError, match="strict: tokens"):
-        lb.plan(model, lb.Ensemble(2), strict=True)
+        lb.plan(model, lb.Ensemble(2, init="fresh"), strict=True)
     # perturbed, a module with parameters of its own is copied with all that it holds
     assert lb.plan(model, lb.Ensemble(2, init="perturb")).converted == ["tokens"]
     lb.bayesianize_(model, lb.Ensemble(2, init="perturb"))

@@ -16,7 +16,9 @@ class Dropout(Method):
     """Inputs of a Linear, channels into a convolution, dropped at random; no more parameters.
 
     Args:
-        rate: the probability of being dropped; None keeps the rate of the model's own dropout layers (0.05 elsewhere).
+        rate: the probability of being dropped; None keeps the rate of the model's own dropout layers.
+        elsewhere: the rate of layers that are given dropout, where rate is None: less than people train with, since the
+            network has not been trained with it.
 
     On its own it takes the model's `nn.Dropout` layers where there are any, since those are what the model was trained
     with, and otherwise every Linear and convolution but the first, whose inputs are the data.
@@ -30,8 +32,13 @@ class Dropout(Method):
 
     summary: ClassVar[str] = "dropout that stays on; no more parameters"
 
+    version: ClassVar[int] = 2
+    before: ClassVar[dict[int, dict[str, float]]] = {1: {"elsewhere": 0.1}}
+
     rate: float | None = None
+    elsewhere: float = 0.05
 
     def __post_init__(self) -> None:
+        check_between(self, "elsewhere", 0.0, 1.0, open_high=True)
         if self.rate is not None:
             check_between(self, "rate", 0.0, 1.0, open_high=True)

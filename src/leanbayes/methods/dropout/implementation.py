@@ -38,7 +38,7 @@ class _Dropout(Implementation[Dropout]):
         """A layer that masks its inputs; the parameters are the same objects under the same names."""
         if type(module) in OWN_DROPOUT:
             return DropoutAlways(module, self._rate_of(module))
-        return DropoutLayer(module, 0.05 if self.config.rate is None else self.config.rate)
+        return DropoutLayer(module, self.config.elsewhere if self.config.rate is None else self.config.rate)
 
     def _rate_of(self, module: Any) -> float:
         """The rate that a dropout layer of the model's own is given."""

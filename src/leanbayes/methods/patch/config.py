@@ -34,7 +34,8 @@ class Patch(Method):
         probabilities: of the components; none for all as likely.
         mixing: "given" keeps these probabilities; "learned" begins with them and trains them, one set for every tensor
             (every layer where cross is False), by the score function; see `leanbayes.methods.patch.mixing`.
-        prior: of the weights, Normal(0, tau^-1/2); None leaves them to the optimiser's weight decay.
+        prior: of the weights, Normal(0, tau^-1/2); None leaves them to the optimiser's weight decay, since
+            a prior about zero draws norm layers and trained weights away from where they are.
         bias_prior: of the biases (rho in the paper); as the weights' if none is given.
         divergence: "equation 6" leaves the constants out; "bound" has them; "monte carlo" is unbiased.
         init: where the other components start: close to the pretrained values, perturbed, or afresh, by the layer's own
@@ -65,7 +66,7 @@ class Patch(Method):
     shared: bool = False
     probabilities: tuple[float, ...] = ()
     mixing: Literal["given", "learned"] = "given"
-    prior: Normal | None = Normal()  # noqa: RUF009  (frozen)
+    prior: Normal | None = None
     bias_prior: Normal | None = None
     divergence: Literal["equation 6", "bound", "monte carlo"] = "equation 6"
     init: Literal["perturb", "fresh"] = "perturb"

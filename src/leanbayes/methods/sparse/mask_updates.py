@@ -68,7 +68,7 @@ class Alternation(Callback):
     def __init__(self, rules: Rules, layers: Mapping[str, nn.Module]) -> None:
         self.rules, self.method = rules, rules.config
         self.weights: dict[Sparse, str] = {}
-        self.layers: list[nn.Module] = list(layers.values())
+        self.layers: list[Any] = list(layers.values())
         for name, layer in layers.items():
             self.weights.setdefault(_weight(layer), f"{name}.weight")
         self.addition = self.method.addition if isinstance(self.method, SparseSubspace) else "sample"
@@ -118,13 +118,15 @@ class Alternation(Callback):
             raise out_of_order(type(self.method).__name__)
         if self.full and state.total_steps is not None and state.step % self._interval(state) == 0:
             self._thin(state, state.step / max(self.method.thinning * state.total_steps, 1.0))
+            self._reset()
+            return  # what the gradients said was about slots that are gone
         if not self.watching or state.step % self._interval(state):
             return
         if self.addition == "steps":
             for q, total in self.sums.items():
                 self.found[q] = best_places([(0, total)], q.index, self._count(q))
             self.sums = {}
-        if not self.found and not self.full:
+        if not self.found:
             raise TrainingError(
                 f"{type(self.method).__name__}: expected its layers to take part in step {state.step}, saw none of "
                 "them; hooks on layers do not reach compiled models: train the model as it is"
@@ -182,7 +184,6 @@ class Alternation(Callback):
             count = goal + round((full - goal) * max(0.0, 1 - progress) ** 3)
             if count < len(q.index) and q.keep is None:
                 optimizer_state.thin_(q, self.rules.keep_scores(q), count, state.optimizer)
-                self.found.pop(q, None)  # scores of slots that are gone
             if progress >= 1:
                 q.goal = None
                 del self.full[q]
