@@ -23,7 +23,7 @@ class Demo:
         json: print JSON instead of text.
     """
 
-    epochs: int = 30
+    epochs: int = 60
     samples: int = 32
     seed: int = 0
     html: Path = Path("report.html")

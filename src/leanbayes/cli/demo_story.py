@@ -1,4 +1,4 @@
-"""The demo: a network that is sure of letters being digits, three Bayesian versions of it, and what to do with doubt."""
+"""The demo: a network that takes letters for digits, three Bayesian versions of it, and what to do with doubt."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.data import TensorDataset
 
 import leanbayes as lb
 
-from ..data import load, loaders
+from ..data import load
 from ..errors import LeanBayesWarning
 from ..evaluation import compare
 from ..files import write_text
@@ -27,6 +28,8 @@ PLAIN = "plain network"
 WAYS: dict[str, lb.Method] = {"MC dropout": lb.Dropout(), "mean-field": lb.MeanField(), "ensemble": lb.Ensemble()}
 """Three methods with nothing but their defaults."""
 STRANGE = {"letters": "not-digits/letters", "photos": "not-digits/photos"}
+DIGITS = 300
+"""To train on: with few data a network is soon surer than it is right."""
 SURE = 0.9
 ANSWERED = 0.95
 """The share of ordinary digits that is to be answered."""
@@ -61,7 +64,7 @@ def tell(epochs: int, samples: int, seed: int, html: Path, say: Callable[[str], 
     """Train, evaluate, say what was found, write the page, and return the comparison."""
     torch.set_num_threads(1)  # the network is small: threads that wait for each other cost more than they bring
     digits = load("digits")
-    parts = loaders(digits)
+    few = TensorDataset(*(part[:DIGITS] for part in digits.train.tensors))
     strange = {name: load(path, parts="test", normalise=digits).test for name, path in STRANGE.items()}
     sets: dict[str, Any] = {"val": digits.val, "test": digits.test, **strange}
     images = {name: data.tensors[0] for name, data in sets.items()}
@@ -72,18 +75,18 @@ def tell(epochs: int, samples: int, seed: int, html: Path, say: Callable[[str], 
     network = build("convnet")
     more = max(1, epochs // 3)
     for step, name in enumerate((PLAIN, *WAYS), 1):
-        how = f"train a network on {len(digits.train):,} digits" if name == PLAIN else f"make it Bayesian: {name}"
+        how = f"train a network on {len(few):,} digits" if name == PLAIN else f"make it Bayesian: {name}"
         say(f"[{step}/4] {how}")
         if name == PLAIN:
-            lb.fit(network, parts["train"], epochs=epochs, seed=seed, progress=False)
+            lb.fit(network, few, epochs=epochs, batch_size=32, seed=seed, progress=False)
         model = copy.deepcopy(network)
         if name != PLAIN:
             lb.bayesianize_(model, WAYS[name])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", LeanBayesWarning)
-            history = lb.fit(model, parts["train"], epochs=more, seed=seed, progress=False)
+            history = lb.fit(model, few, epochs=more, batch_size=32, seed=seed, progress=False)
         options: dict[str, Any] = {"samples": samples, "seed": seed, "history": history, "progress": False}
-        found.append(lb.evaluate(model, parts["test"], ood=strange, name=name, **options))
+        found.append(lb.evaluate(model, digits.test, ood=strange, name=name, **options))
         answers[name] = {part: _asked(model, x, samples, seed) for part, x in images.items()}
     comparison = compare(found)
     chosen = min(WAYS, key=lambda name: _squared_error(answers[name]["val"], labels["val"]))
@@ -113,11 +116,16 @@ def _surprise(answers: Mapping[str, Mapping[str, Answers]], labels: Tensor) -> s
     """How the plain network does on digits, and on what are none."""
     plain = answers[PLAIN]
     right = float((plain["test"].digit == labels).float().mean())
-    shares = {name: float((plain[name].confidence >= SURE).float().mean()) for name in STRANGE}
+    letters, photos = (_sure(plain[name]) for name in ("letters", "photos"))
     return (
-        f"The plain network reads {right:.1%} of new digits correctly. Shown letters, it is at least {SURE:.0%} sure of a "
-        f"digit for {shares['letters']:.0%} of them; shown photographs, for {shares['photos']:.0%}: all of these are wrong."
+        f"The plain network reads {right:.1%} of new digits correctly. But shown letters, it is at least {SURE:.0%}\n"
+        f"sure that {letters:.0%} of them are some digit; shown photographs, {photos:.0%}. All these answers are wrong."
     )
+
+
+def _sure(said: Answers) -> float:
+    """The share of images of which a model is sure."""
+    return float((said.confidence >= SURE).float().mean())
 
 
 def thresholds(answers: Mapping[str, Mapping[str, Answers]]) -> dict[str, float]:
@@ -126,29 +134,34 @@ def thresholds(answers: Mapping[str, Mapping[str, Answers]]) -> dict[str, float]
 
 
 def _what_to_do(answers: Mapping[str, Mapping[str, Answers]], labels: Tensor) -> str:
-    """Refusing doubtful answers: how many digits are still answered and how well, and how much of the rest is refused."""
+    """How sure each model is of what is no digit, and what refusing doubtful answers leaves of the errors."""
     limits, rows = thresholds(answers), []
     for name, said in answers.items():
         kept = said["test"].entropy <= limits[name]
-        wrong = (said["test"].digit != labels)[kept].float().mean()
+        wrong = said["test"].digit != labels
+        sure = (_sure(said[part]) for part in STRANGE)
         refused = (float((said[part].entropy > limits[name]).float().mean()) for part in STRANGE)
-        rows.append([name, f"{float(kept.float().mean()):.1%}", f"{float(wrong):.2%}", *(f"{r:.0%}" for r in refused)])
-    header = ["Model", "digits\nanswered", "of them\nwrong", *(f"{part}\nrefused" for part in STRANGE)]
+        errors = (float(share.float().mean()) for share in (wrong, wrong[kept]))
+        rows.append([name, *(f"{v:.0%}" for v in sure), *(f"{v:.1%}" for v in errors), *(f"{v:.0%}" for v in refused)])
+    header = ["Model", *(f"sure of\n{part}" for part in STRANGE), "digits\nwrong", "wrong if\nit may refuse"]
+    header += [f"{part}\nrefused" for part in STRANGE]
     return (
-        "What to do with a doubtful answer: do not use it. Ask a person, or measure again, where the entropy is above a\n"
-        f"threshold that {ANSWERED:.0%} of held-out digits stay below:\n\n{as_text(table(header, rows))}"
+        "What to do with a doubtful answer: do not use it. Ask a person, or measure again, where the entropy is above\n"
+        f"a threshold that {ANSWERED:.0%} of held-out digits stay below:\n\n{as_text(table(header, rows))}"
     )
 
 
 def _pictures(
     plain: Mapping[str, Answers], said: Mapping[str, Answers], limit: float, truth: Truth, chosen: str
 ) -> str:
-    """What the plain network is surest of though it is no digit, and the digits that the chosen one refuses."""
-    worst = plain["letters"].confidence.argsort(descending=True)[:SHOWN].tolist()
+    """Letters of which the plain network is sure and digits, both refused by the chosen one."""
+    sure = plain["letters"].confidence >= SURE
+    caught = (sure & (said["letters"].entropy > limit)).nonzero().flatten()
+    shown = caught[plain["letters"].confidence[caught].argsort(descending=True)][:SHOWN].tolist()
     letters = [
-        f"{int(plain['letters'].digit[i])}, {float(plain['letters'].confidence[i]):.0%} sure; "
+        f"plain: {int(plain['letters'].digit[i])}, {float(plain['letters'].confidence[i]):.0%} sure; "
         f"{chosen}: {float(said['letters'].confidence[i]):.0%}"
-        for i in worst
+        for i in shown
     ]
     order = said["test"].entropy.argsort(descending=True).tolist()
     doubtful = [i for i in order if said["test"].entropy[i] > limit]
@@ -158,14 +171,15 @@ def _pictures(
     ]
     wrong = sum(bool(said["test"].digit[i] != truth.labels[i]) for i in doubtful)
     return pictures.gallery(
-        "Letters that the plain network takes for digits",
-        truth.pixels("letters", worst),
-        letters,
-        f"The {len(worst)} of which it is surest, and how sure {chosen} is of the same answer or another.",
-    ) + pictures.gallery(
         f"Digits that {chosen} refuses",
         truth.pixels("test", doubtful[:SHOWN]),
         digits,
-        f"{len(doubtful)} of {len(truth.labels)} test digits have an entropy above the threshold; on {wrong} of them it "
-        f"would have been wrong. The {len(digits)} most doubtful are shown.",
+        f"{len(doubtful)} of {len(truth.labels)} test digits have an entropy above the threshold; on {wrong} of them "
+        f"it would have been wrong. The most doubtful are shown.",
+    ) + pictures.gallery(
+        f"Letters of which the plain network is sure, refused by {chosen}",
+        truth.pixels("letters", shown),
+        letters,
+        f"The plain network is at least {SURE:.0%} sure of {int(sure.sum())} of {len(sure)} letters; {chosen} refuses "
+        f"{len(caught)} of these.",
     )

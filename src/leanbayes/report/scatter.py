@@ -82,7 +82,7 @@ def _place(ax: Axes, right: float) -> None:
 
 
 def _beside(ax: Axes, names: list[str], points: list[tuple[float, float]], front: list[int]) -> bool:
-    """Write every name right, left, above or below of its point; False, and nothing is written, if two would touch."""
+    """Write every name beside its point, above the front if it can; False, and nothing is written, if two touch."""
     scale = 72 / ax.figure.dpi  # type: ignore[union-attr]
     at = [tuple(scale * ax.transData.transform(point)) for point in points]
     frame = [float(scale * side) for side in ax.get_window_extent().extents]
@@ -90,8 +90,8 @@ def _beside(ax: Axes, names: list[str], points: list[tuple[float, float]], front
     chosen: list[tuple[tuple[float, float], str]] = []
     for (x, y), name in zip(at, names, strict=True):
         long = EM * len(name)
-        sides = [((10, 0), "left"), ((-10, 0), "right"), ((0, 14), "center"), ((0, -14), "center")]
-        sides += [((dx, dy), align) for dy in (11, -11) for dx, align in ((9, "left"), (-9, "right"))]
+        sides = [((dx, dy), align) for dy in (11, 0, -11) for dx, align in ((10, "left"), (-10, "right"))]
+        sides += [((0, 14), "center"), ((0, -14), "center")]
         for (dx, dy), align in sides:
             left = x + dx - {"left": 0.0, "right": long, "center": long / 2}[align]
             box = (left, y + dy - LINE / 2, left + long, y + dy + LINE / 2)
