@@ -19,8 +19,8 @@ GROUPS = {
     ),
     "training": (
         "Training",
-        "fit follow ELBO kl_sum warmup recalibrate_ Callback callbacks EarlyStopping CoordinateDescent Transition "
-        "parameter_groups SGD NaturalGradientSGD",
+        "fit auto Selection follow ELBO kl_sum warmup recalibrate_ Callback callbacks EarlyStopping CoordinateDescent "
+        "Transition parameter_groups SGD NaturalGradientSGD",
     ),
     "prediction": ("Prediction", "predict Predictive using"),
     "evaluation": (

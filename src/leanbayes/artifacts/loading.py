@@ -19,9 +19,8 @@ from ..convert.slicing import resize_, sizes
 from ..errors import ArtifactError
 from ..files import name_of
 from ..method import Method
-from ..ordering.unit import OrderingUnit
 from ..posteriors.base import Posterior
-from ..posteriors.sparse import Sparse
+from ..training.stored_sizes import completed, sparse_weights
 from .fit import check_counts, check_finite, check_fit, check_size
 from .saving import bare_model, tensors_of
 from .training import check_training
@@ -57,9 +56,10 @@ def load(path: str | os.PathLike[str], *, into: nn.Module, allow_nonfinite: bool
     with _undone_on_error(bare, present, where):
         _resize(bare, document, where)
         _convert(bare, methods, sum(tensor.numel() for tensor in tensors.values()), where)
-        full = {**tensors, **{name: tensors[first] for name, first in aliases.items()}}
+        full = completed(bare, {**tensors, **{name: tensors[first] for name, first in aliases.items()}})
         _add_masks(bare, full)
-        _take_sizes(bare, full)
+        for weight, count in sparse_weights(bare, full).values():
+            weight.have_slots(count)
         check_fit(have := tensors_of(bare), full, aliases, where)
         if not allow_nonfinite:
             check_finite(have, full, where)
@@ -182,16 +182,6 @@ def _resize(model: nn.Module, document: dict[str, Any], where: str) -> None:
             resize_(model.get_submodule(name), options)
         except Exception as error:  # whatever ill-made sizes stumble over
             raise ArtifactError(f"{where}: module {name!r}: {error}") from error
-
-
-def _take_sizes(model: nn.Module, full: dict[str, Tensor]) -> None:
-    """What a file decides: how many slots a sparse weight has; and the state of ordered channels as 0.1 wrote it."""
-    for name, module in model.named_modules():
-        index, state = full.get(f"{name}.index"), full.get(f"{name}._extra_state")
-        if isinstance(module, Sparse) and index is not None and index.ndim == 1 and len(index) <= module.shape.numel():
-            module.have_slots(len(index))
-        if isinstance(module, OrderingUnit) and state is not None and state.shape == (3,):
-            full[f"{name}._extra_state"] = module.completed(state)
 
 
 def _add_masks(model: nn.Module, full: dict[str, Tensor]) -> None:

@@ -14,7 +14,6 @@ from .. import checks as values, config
 from ..errors import ArtifactError, ConfigError
 from ..latents.config import OrderedLatents
 from . import checks
-from .networks import make
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -121,6 +120,7 @@ class Generate:
 
     def _opened(self) -> Autoencoder:
         from ..artifacts import inspect
+        from .networks import make
 
         stored = inspect(self.file).get("metadata", {}).get("autoencoder")
         if self.model is not None:

@@ -161,7 +161,7 @@ class Train:
         if "val" not in data.parts:
             raise ConfigError("--coverage: expected validation data, received none; add --val-fraction 0.2")
         part: Any = data.val
-        whole = part.dataset if isinstance(part, DataLoader) else part
+        whole: Any = part.dataset if isinstance(part, DataLoader) else part
         collate = part.collate_fn if isinstance(part, DataLoader) else None
         checked_score(self.score, data.task, self.class_conditional)
         if len(whole) // 2 < (needed := least_count(self.coverage)):

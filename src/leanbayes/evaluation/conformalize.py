@@ -76,7 +76,7 @@ def conformalize_(
     loader = accept(loader, model, name="loader", error=EvaluationError)
     meaning = resolve_task(model, task)
     chosen = checked_score(score, meaning.task, class_conditional, randomized)
-    options = {"samples": samples, "seed": seed, "mean_only": mean_only, "task": meaning}
+    options: dict[str, Any] = {"samples": samples, "seed": seed, "mean_only": mean_only, "task": meaning}
     found: list[Tensor] = []
     labels: list[Tensor] = []
     classes = used = 0

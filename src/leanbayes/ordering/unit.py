@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.nn.functional as F
@@ -244,6 +244,12 @@ class OrderingUnit(Ordered):
         """Whether every datum has a mask of its own: in training, where nobody has handed the noise over."""
         given = context.draws is not None and id(self.draw) in context.draws
         return self.per_sample and self.training and not given
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """A pickle of version 0.1 knows these by its group and its steps alone."""
+        super().__setstate__(state)
+        known = {"name": self.group.name, "nodes": self.steps.nodes, "base": self.steps.base}
+        self.__dict__.update({name: value for name, value in known.items() if name not in self.__dict__})
 
     def get_extra_state(self) -> Tensor:
         return torch.cat([super().get_extra_state(), torch.tensor([int(self.free), *self.steps.of])])

@@ -24,7 +24,7 @@ from ..models import build
 from ..models.auto import fitting
 from ..priors import Normal
 from .experiment import Cell, Experiment
-from .jobs import Jobs
+from .jobs import Jobs, settings_as_given
 from .results import Measured, Metrics
 
 
@@ -132,18 +132,19 @@ def train_and_evaluate(name: str, setup: BaselineSetup, seed: int, *, progress: 
         lb.bayesianize_(model, contestant.method)  # type: ignore[arg-type]
     epochs = contestant.rounds * setup.epochs
     steps = int(contestant.warmup * epochs * len(parts["train"]))
-    history = lb.fit(
-        model,
-        parts["train"],
-        val=parts["val"],
-        epochs=epochs,
-        lr=setup.lr,
-        kl_weight=lb.warmup(0, contestant.kl_weight, steps=steps) if steps else contestant.kl_weight,
-        scheduler=lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs),
-        seed=seed,
-        recalibrate=False,
-        progress=progress,
-    )
+    with settings_as_given():
+        history = lb.fit(
+            model,
+            parts["train"],
+            val=parts["val"],
+            epochs=epochs,
+            lr=setup.lr,
+            kl_weight=lb.warmup(0, contestant.kl_weight, steps=steps) if steps else contestant.kl_weight,
+            scheduler=lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs),
+            seed=seed,
+            recalibrate=False,
+            progress=progress,
+        )
     others = {o: DataLoader(load(o, parts="test", normalise=data).test, 256) for o in setup.ood}
     for row, width in zip(contestant.names(name), contestant.widths or (None,), strict=True):
         if width is not None:
