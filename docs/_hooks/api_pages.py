@@ -19,7 +19,8 @@ GROUPS = {
     ),
     "training": (
         "Training",
-        "fit auto Selection follow ELBO kl_sum warmup recalibrate_ Callback callbacks EarlyStopping CoordinateDescent Transition "
+        "fit auto Selection follow ELBO kl_sum warmup recalibrate_ Callback callbacks EarlyStopping "
+        "CoordinateDescent Transition "
         "parameter_groups",
         "SGD",
         "NaturalGradientSGD",
