@@ -84,7 +84,7 @@ def recalibrate_(
             torch.manual_seed(sampling.mix(seed, 0))
             for module in model.modules() if at == "samples" else norms:
                 module.training = not isinstance(module, OrderingUnit)  # at the widths of prediction
-            estimator = sampling.context.estimator or "weight"
+            estimator: Any = sampling.context.estimator or "weight"
             for norm in apart if momentum is None else ():
                 norm.num_batches_tracked.zero_()
             seen, sites = 0, list({id(site): site for norm in apart for site in norm.assignments()}.values())

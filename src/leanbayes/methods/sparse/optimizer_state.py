@@ -74,9 +74,9 @@ def thin_(q: Sparse, keep: Tensor, count: int, optimizer: Optimizer) -> int:
     """
     before = len(q.index)
     slots = keep.topk(count).indices.sort().values
-    for p in q._parameters.values():
+    for p in q.parameters():
         for key, state in optimizer.state.get(p, {}).items():
-            if isinstance(state, Tensor) and p is not None and state.shape == p.shape:
+            if isinstance(state, Tensor) and state.shape == p.shape:
                 optimizer.state[p][key] = state[slots]
     q.take_(slots)
     return before - count
