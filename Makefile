@@ -7,7 +7,7 @@ STAMP  := $(VENV)/.installed
 .PHONY: demo test lint types unit extras docs build wheel-test sanitize soak clean help
 
 help:
-	@echo "make demo    train on the embedded digits, show a table, write report.html"
+	@echo "make demo    a network that is sure and wrong, three Bayesian ones that doubt; writes report.html"
 	@echo "make test    lint, types and tests"
 	@echo "make docs    build the documentation into site/"
 	@echo "make build   build the sdist and the wheel into dist/; wheel-test installs and runs the wheel"

@@ -10,14 +10,23 @@ them; with the output layer patched all that precedes it runs once. These are ti
 
     python benchmarks/predict.py
     python benchmarks/predict.py --patches --threads 1 --repeats 3
+
+Small networks, where calls cost more than arithmetic: 32 samples of every method at its defaults against 32 passes and
+against `predict` of the plain network, for one datum and for a batch of 64, with the network of `leanbayes demo` and
+a residual one with BatchNorm for images of 28 x 28. Timed by the CPU's clock, in turns, in one process; ratios are of
+minima.
+
+    python benchmarks/predict.py --methods --threads 1 --repeats 7
 """
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from typing import Any
 
 import torch
@@ -124,6 +133,69 @@ def measure_patches(chosen: list[Case], repeats: int) -> dict[str, dict[str, Any
     return found
 
 
+class Residual(nn.Module):
+    """relu(x + f(x)) with two convolutions and their norms."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        convolution = partial(nn.Conv2d, channels, channels, 3, padding=1, bias=False)
+        self.inner = nn.Sequential(
+            convolution(), nn.BatchNorm2d(channels), nn.ReLU(), convolution(), nn.BatchNorm2d(channels)
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.relu(x + self.inner(x))
+
+
+def residual(width: int = 16) -> nn.Module:
+    """The kind of network that somebody brings along: BatchNorm, residual sums, dropout."""
+    return nn.Sequential(
+        nn.Conv2d(1, width, 3, padding=1, bias=False), nn.BatchNorm2d(width), nn.ReLU(), Residual(width),
+        nn.MaxPool2d(2), nn.Conv2d(width, 2 * width, 3, padding=1, bias=False), nn.BatchNorm2d(2 * width), nn.ReLU(),
+        Residual(2 * width), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Dropout(0.2), nn.Linear(2 * width, 10),
+    )  # fmt: skip
+
+
+METHODS = (
+    lb.MeanField(), lb.VariationalDropout(), lb.Dropout(), lb.Variance(), lb.Ensemble(), lb.SparseSubspace(),
+    lb.Patch(), lb.Nested(),
+)  # fmt: skip
+SAMPLES = 32
+
+
+def measure_methods(quick: bool, repeats: int) -> dict[str, dict[str, Any]]:
+    """Predictions of every method for few data; the repeats of each method and of the plain network alternate."""
+    from leanbayes.models import convnet
+
+    networks: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
+        "demo": (convnet, (1, 8, 8)),
+        "residual": (partial(residual, 4 if quick else 16), (1, 28, 28)),
+    }
+    found: dict[str, dict[str, Any]] = {}
+    for (network, (make, shape)), rows in product(networks.items(), (1, 4) if quick else (1, 64)):
+        torch.manual_seed(0)
+        plain, x = make().eval(), torch.randn(rows, *shape)
+        runs: dict[str, Callable[[], Any]] = {
+            "passes": partial(_passes, plain, x, SAMPLES),
+            "plain prediction": partial(lb.predict, plain, x, task="classification"),
+        }
+        for method in METHODS:
+            model = make().eval()
+            lb.bayesianize_(model, method)
+            runs[type(method).__name__] = partial(lb.predict, model, x, samples=SAMPLES, task="classification")
+        seconds = _cpu_seconds(runs, repeats)
+        for method in METHODS:
+            name = type(method).__name__
+            found[f"{network}, {rows}, {name}"] = {
+                "engine": runs[name]().engine,
+                "passes": timing(seconds["passes"], seconds["passes"]),
+                "plain prediction": timing(seconds["plain prediction"], seconds["passes"]),
+                "predict": timing(seconds[name], seconds["passes"]),
+                "predictions": min(seconds[name]) / min(seconds["plain prediction"]),
+            }
+    return found
+
+
 def _cpu_seconds(runs: dict[str, Callable[[], Any]], repeats: int) -> dict[str, list[float]]:
     """As `interleaved`, by the CPU's clock: what others do on the machine counts less."""
     seconds: dict[str, list[float]] = {name: [] for name in runs}
@@ -184,10 +256,14 @@ def main() -> None:
     """Measure, print and write."""
     arguments = parser(__doc__, repeats=5)
     arguments.add_argument("--patches", action="store_true", help="measure patches instead")
+    arguments.add_argument("--methods", action="store_true", help="measure small networks under every method instead")
     options = arguments.parse_args()
     if options.quick:
         options.repeats = 1
     torch.set_num_threads(options.threads)
+    if options.methods:
+        _publish_methods(options)
+        return
     if options.patches:
         if not options.quick:
             options.output = options.output or RESULTS / "predict_patches.json"
@@ -204,6 +280,22 @@ def main() -> None:
         options,
         f"Prediction, {torch.get_num_threads()} threads; costs in forward passes of the plain network",
         [header, *map(_patch_row if options.patches else _row, raw.items())],
+    )
+
+
+def _publish_methods(options: argparse.Namespace) -> None:
+    if not options.quick:
+        options.output = options.output or RESULTS / "predict_methods.json"
+    raw = measure_methods(options.quick, options.repeats)
+    ratios = {f"{name}: 32 samples / 32 passes": v["predict"]["ratio_of_minima"] for name, v in raw.items()}
+    ratios |= {f"{name}: 32 samples / plain predictions": v["predictions"] for name, v in raw.items()}
+    rows = [
+        (name, v["engine"], f"{v['predict']['ratio_of_minima']:.2f}", f"{v['predictions']:.1f}")
+        for name, v in raw.items()
+    ]
+    title = f"32 samples, {torch.get_num_threads()} threads"
+    publish(
+        result("predict", ratios, raw), options, title, [("", "engine", "/ 32 passes", "/ plain predictions"), *rows]
     )
 
 

@@ -17,15 +17,15 @@ from pathlib import Path
 SOURCE = Path(__file__).parents[1] / "src" / "leanbayes"
 APART = ("recipes",)
 """Rooms whose imports are counted by themselves: recipes are listed by the command line without importing torch."""
-TABLES = ("__init__.py", "moved.py", "recipes")
-"""Rooms whose business is to name methods: the public names, the old names, the papers' experiments."""
+TABLES = ("__init__.py", "auto.py", "moved.py", "recipes")
+"""Rooms whose business is to name methods: public names, methods to try, old names, the papers' experiments."""
 LIMITS = {
-    "imports in functions": 60,
-    "imports in functions of recipes": 120,
-    "getattr and hasattr": 70,  # the aim is 60
-    "median file": 200,
-    "longest file": 350,
-    "lines": 41_500,  # the aim is 36,700
+    "imports in functions": 58,
+    "imports in functions of recipes": 5,
+    "getattr and hasattr": 45,
+    "median file": 120,
+    "longest file": 340,
+    "lines": 47_000,  # 40,669 before ordered latents, conformal prediction, own data and `auto`
     "most rooms that know a family": 2,
 }
 

@@ -11,7 +11,7 @@ from leanbayes import data, models
 from leanbayes.registry import methods
 
 GROUPS = {
-    "convert": ("Convert", "plan Plan bayesianize_ restore_"),
+    "convert": ("Convert", "plan Plan bayesianize_ restore_ auto Selection"),
     "methods": ("Methods", ""),  # every registered method
     "priors": (
         "Priors and likelihoods",
@@ -19,11 +19,8 @@ GROUPS = {
     ),
     "training": (
         "Training",
-        "fit auto Selection follow ELBO kl_sum warmup recalibrate_ Callback callbacks EarlyStopping "
-        "CoordinateDescent Transition "
-        "parameter_groups",
-        "SGD",
-        "NaturalGradientSGD",
+        "fit auto Selection follow ELBO kl_sum warmup recalibrate_ Callback callbacks EarlyStopping CoordinateDescent "
+        "Transition parameter_groups SGD NaturalGradientSGD",
     ),
     "prediction": ("Prediction", "predict Predictive using"),
     "evaluation": (

@@ -134,6 +134,8 @@ def __getattr__(name: str) -> Any:
         return ["__version__", *sorted([*_HOMES, *_methods()])]
     if name in _HOMES:
         value = getattr(import_module(f"leanbayes.{_HOMES[name]}"), name)
+    elif name in ("data", "models"):
+        value = import_module(f"leanbayes.{name}")
     elif not name[:1].isupper() or name not in _methods():
         raise AttributeError(f"module 'leanbayes' has no attribute {name!r}")
     else:

@@ -79,6 +79,7 @@ def from_dict(data: Any) -> Any:
 _HOMES = (
     "priors",
     "conformal.config",
+    "data.preparation",
     "evaluation.configs",
     "evaluation.pixels",
     "latents.config",

@@ -66,6 +66,13 @@ class Site(nn.Module):
         pairs = [(noise_of(self, seed, number, sample - sample % 2), sample % 2) for sample in samples]
         return torch.stack([-first if second else first for first, second in pairs])
 
+    def noise_kind(self) -> tuple[Any, ...] | None:
+        """(law, shape, ...): all that its noise depends on besides (seed, number, sample); None where it is not known.
+
+        Noise of a known kind is kept from one prediction to the next.
+        """
+        return None
+
     def cycle(self, balanced: bool | None = None, alone: bool = True) -> int | None:
         """After how many samples nothing new comes, or None. alone: whether the model has no other site."""
         return None
@@ -82,6 +89,7 @@ class _Context:
     mean_only: bool = False
     draws: Mapping[int, Tensor] | None = None
     watch: Callable[[Site], None] | None = None  # told of every draw; see `watching`
+    scales: dict[int, Tensor] | None = None  # standard deviations by id(rho); see `kept_scales`
 
 
 context = _Context()
@@ -139,6 +147,16 @@ def watching(watch: Callable[[Site], None]) -> Iterator[None]:
         yield
     finally:
         context.watch = before
+
+
+@contextlib.contextmanager
+def kept_scales() -> Iterator[None]:
+    """Compute each standard deviation once in a block of passes through one model, unless there are gradients."""
+    before, context.scales = context.scales, None if torch.is_grad_enabled() else {}
+    try:
+        yield
+    finally:
+        context.scales = before
 
 
 def draw(site: Site) -> Tensor:

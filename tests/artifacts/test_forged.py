@@ -16,7 +16,7 @@ from torch import nn
 import leanbayes as lb
 from leanbayes import artifacts, container
 from leanbayes.cli.saved import open_model
-from leanbayes.errors import ArtifactError
+from leanbayes.errors import ArtifactError, PredictionError
 from leanbayes.models import build
 
 from ..snapshots import snapshot
@@ -130,6 +130,12 @@ def trained(tmp_path: Path) -> Path:
         {"network": {"name": "mlp", "options": {**WIDE, "hidden": [6] * 10**4}}},
         {"network": {"name": "resnext_cifar", "options": {"depth": 9 * 10**5 + 2}}},
         {"network": {"name": "resnet18", "options": {"width": 10**4}}},
+        {"preparation": 3},
+        {"preparation": {"kind": "Normal", "version": 1}},
+        {"preparation": {"kind": "Preparation", "version": 1, "source": "array", "task": "regression",
+                         "input_shape": [10**9], "mean": [0.0], "std": [1.0]}},
+        {"val_fraction": 2},
+        {"test_fraction": "half"},
     ],
     ids=str,
 )  # fmt: skip
@@ -139,6 +145,34 @@ def test_what_training_never_writes(change, trained):
         with pytest.raises(ArtifactError, match="training"):
             read()
     refused("training", path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"conformal": {"kind": "Normal", "version": 1}},
+        {"conformal": {"kind": "Conformal", "version": 1, "coverage": 0.9, "score": "lac", "thresholds": ["x"],
+                       "counts": [9]}},
+        {"conformal": {"kind": "Conformal", "version": 9}},
+        {"conformal": 3},
+        {"classes": "abc"},
+        {"classes": [1, 2, 3]},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_thresholds_and_names_that_are_none(change, saved):
+    refused("conformal|classes", forged(saved, **change))
+
+
+def test_class_names_and_thresholds_of_another_number_of_classes_are_not_used(saved):
+    """The outputs of a network are known only when it is called: names that do not fit are left out."""
+    model = lb.load(forged(saved, classes=["a", "b"]), into=mlp())
+    assert lb.predict(model, torch.randn(2, 4), samples=2).classes == ()
+    many = {"kind": "Conformal", "version": 1, "coverage": 0.9, "score": "lac", "thresholds": [0.5, 0.5],
+            "counts": [9, 9], "samples": 2, "likelihood": "Classification()", "class_conditional": True}  # fmt: skip
+    model = lb.load(forged(saved, conformal=many), into=mlp())
+    with pytest.raises(PredictionError, match="thresholds for 2 classes, received a prediction of 3"):
+        lb.predict(model, torch.randn(2, 4), samples=2).prediction_sets
 
 
 def test_what_training_writes_is_read(trained):

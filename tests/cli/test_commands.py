@@ -1,6 +1,7 @@
 """Every other command: what it prints and what it writes."""
 
 import json
+import re
 
 import pytest
 
@@ -122,18 +123,24 @@ def test_reproduce_lists_runs_and_writes(tmp_path, monkeypatch, run, run_json):
     assert sorted(p.name for p in tmp_path.rglob("*.json") if p.parent.name == "results") == ["toy.cpu.json"]
 
 
-def test_demo(tmp_path, monkeypatch, run):
-    from leanbayes.recipes import baselines
-
-    few = {name: baselines.CONTESTANTS[name] for name in ("plain network", "mean-field")}
-    monkeypatch.setattr(baselines, "CONTESTANTS", few)
+def test_demo(tmp_path, run):
     page = tmp_path / "report.html"
-    code, out, err = run("demo", "--epochs", "1", "--samples", "2", "--html", page)
+    code, out, err = run("demo", "--epochs", "3", "--samples", "2", "--html", page)
     assert code == DONE
-    assert "mean-field" in out
-    assert "not-digits/letters" in out
-    assert "[1/2] training: plain network" in err
-    assert page.exists()
+    assert err == ""  # no warning, no bar of progress
+    assert out.index("[1/4] train a network on 300 digits") < out.index("[4/4] make it Bayesian: ensemble")
+    assert "All these answers are wrong" in out
+    assert "AUROC" in out
+    assert "What to do with a doubtful answer" in out
+    text = page.read_text(encoding="utf-8")
+    assert len(re.findall("<h3>Digits that .* refuses</h3>", text)) == 1
+    assert text.count('aria-label="a ') >= 5  # pictures of them
+    assert "refused by" in text
+
+
+def test_demo_as_json(tmp_path, run_json):
+    found = run_json("demo", "--epochs", "1", "--samples", "2", "--html", tmp_path / "report.html")
+    assert [e["name"] for e in found["evaluations"]] == ["plain network", "MC dropout", "mean-field", "ensemble"]
 
 
 def test_a_failure_is_not_a_usage_error(tmp_path, run):

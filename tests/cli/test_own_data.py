@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 import leanbayes as lb
-from leanbayes.cli import DONE, FAILED, USAGE
+from leanbayes.cli import DONE, USAGE
 
 QUICK = ["--epochs", "30", "--lr", "0.02", "--batch-size", "32", "--model", "mlp"]
 
@@ -36,6 +36,8 @@ def home(tmp_path_factory):
         "y = (x[:, 0] > 0).long()\n"
         "def loaders():\n"
         "    return {'train': DataLoader(TensorDataset(x[:80], y[:80]), 16, shuffle=True), 'test': (x[80:], y[80:])}\n"
+        "def three():\n"
+        "    return loaders()['train'], DataLoader(TensorDataset(x[:40], y[:40]), 16), (x[80:], y[80:])\n"
         "def network():\n"
         "    return torch.nn.Sequential(torch.nn.Linear(3, 8), torch.nn.ReLU(), torch.nn.Linear(8, 2))\n"
         "def inputs():\n    return x[80:90]\n"
@@ -137,6 +139,9 @@ def test_loaders_and_a_network_of_ones_own(run, run_json):
     assert code == USAGE
     assert "does not say how inputs were scaled in training" in said
     run_json("predict", "f.safetensors", "new.npy", *own, "--scaled")
+    three = ["--data", "own:three", *own, "--epochs", "1", "--coverage", "0.8", "--out", "t.safetensors"]
+    run_json("train", *three)
+    assert run_json("predict", "t.safetensors", "own:inputs", *own)["columns"][-1] == "set"
     assert run("train", "--data", "own:nonsense", *own)[0] == USAGE
     assert "received int" in run("train", "--data", "own:nonsense", *own)[2]
     assert "raised AttributeError" in run("train", "--data", "own:missing", *own)[2]
@@ -161,6 +166,7 @@ def test_a_file_without_scaling_is_refused_by_predict(run, run_json, home):
         (["--data", "cars.csv", "--target", "price"], "column 'id': expected numbers or a few different texts"),
         (["--data", "digits", "--target", "y"], "--target: expected a file or folder of your own"),
         (["--data", "arrays.npz", "--drop", "x"], "drop: expected a table"),
+        (["--data", "arrays.npz", "--size", "8"], "size: expected a folder of images"),
         (["--data", "arrays.npz", "--score", "aps"], "expected --coverage beside them"),
         (["--data", "arrays.npz", "--coverage", "90"], "--coverage: expected a finite number above 0 and below 1"),
         (["--data", "arrays.npz", "--coverage", "0.9", "--val-fraction", "0"], "expected validation data"),
@@ -173,14 +179,25 @@ def test_train_refuses_before_it_begins(run, arguments, message):
     assert message in said
 
 
-def test_too_few_data_for_a_coverage_fail_with_what_to_do(run, home):
+def test_a_coverage_that_cannot_be_had_is_refused_before_training(run, home):
     """A validation part of 24 leaves 12 for the thresholds, and 0.99 takes 99."""
-    code, _, said = run(
-        "train", "--data", "arrays.npz", "--epochs", "1", "--coverage", "0.99", "--out", "no.safetensors"
-    )
-    assert code == FAILED
-    assert "expected at least 99 data for a coverage of 0.99, received 12" in said
+    options = ["--data", "arrays.npz", "--epochs", "1", "--out", "no.safetensors"]
+    code, _, said = run("train", *options, "--coverage", "0.99")
+    assert code == USAGE
+    assert "expected at least 198 validation data for 0.99, received 24" in said
+    code, _, said = run("train", *options, "--coverage", "0.9", "--score", "cqr")
+    assert code != DONE
+    assert "score: expected one of 'lac', 'aps', 'raps', received 'cqr'" in said
     assert not (home / "no.safetensors").exists()
+
+
+def test_training_data_are_not_taken_for_test_data(run, run_json):
+    """Where nothing was held out, evaluate says so instead of flattering the model."""
+    nothing = ["--val-fraction", "0", "--test-fraction", "0"]
+    run_json("train", "--data", "arrays.npz", "--model", "mlp", "--epochs", "1", *nothing, "--out", "n.safetensors")
+    code, _, said = run("evaluate", "n.safetensors")
+    assert code == USAGE
+    assert "nothing was held out as test" in said
 
 
 def test_a_run_on_own_data_is_resumed(run_json):
@@ -198,4 +215,3 @@ def test_a_run_on_own_data_is_resumed(run_json):
     ]
     first, second = (run_json("train", *options) for _ in range(2))
     assert first["last"]["loss"] == second["last"]["loss"]
-    assert DONE == 0

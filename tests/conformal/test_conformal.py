@@ -331,3 +331,79 @@ def test_sets_are_those_of_mapie(score, randomized, coverage):
     )
     assert np.array_equal(class_sets(probs[400:], found, drawn[1]).numpy(), wanted.astype(bool))
     assert 1 < wanted.sum(1).mean() < 6
+
+
+def forecasts(rows=300, seed=7):
+    """Means, standard deviations and targets whose noise is twice what the model believes."""
+    generator = torch.Generator().manual_seed(seed)
+    mean = torch.randn(rows, generator=generator)
+    std = 0.2 + 0.3 * torch.rand(rows, generator=generator)
+    return mean, std, mean + 2 * std * torch.randn(rows, generator=generator)
+
+
+@pytest.mark.parametrize("score", ["normalized", "absolute", "cqr"])
+def test_intervals_are_those_of_brute_force(score):
+    """By sorted lists; a cqr interval that shrinks beyond its middle is a point."""
+    mean, std, y = forecasts()
+    cal, new, coverage = slice(0, 200), slice(200, 300), 0.85
+    spread = (mean - std, mean + 1.5 * std) if score == "cqr" else std
+    found = threshold(residual_scores(y[cal], mean[cal], _part(spread, cal), score), coverage)
+    low, high = interval(mean[new], _part(spread, new), Conformal(coverage, score, (found,), (200,)))
+    rows = [list(map(float, row)) for row in zip(mean.double(), std.double(), y.double(), strict=True)]
+    if score == "cqr":
+        ends = [(float(a), float(b)) for a, b in zip(*(part.double() for part in spread), strict=True)]
+        scores = sorted(max(a - r[2], r[2] - b) for (a, b), r in zip(ends[cal], rows[cal], strict=True))
+    else:
+        scores = sorted(abs(r[2] - r[0]) / (1.0 if score == "absolute" else r[1]) for r in rows[cal])
+    q = scores[math.ceil(Fraction("0.85") * 201) - 1]
+    assert found == pytest.approx(q, abs=1e-9)
+    for at, row in enumerate(rows[new]):
+        half = q if score == "absolute" else q * row[1]
+        ends_of = (ends[200 + at][0] - q, ends[200 + at][1] + q) if score == "cqr" else (row[0] - half, row[0] + half)
+        assert (float(low[at]), float(high[at])) == pytest.approx(ends_of, abs=1e-5)
+    point = interval(mean[new], _part(spread, new), Conformal(coverage, score, (-9.0,), (200,)))
+    assert score != "cqr" or torch.equal(*point)
+
+
+def _part(spread, rows):
+    return tuple(part[rows] for part in spread) if isinstance(spread, tuple) else spread[rows]
+
+
+class _Fixed:
+    """An estimator of scikit-learn's kind that returns a column of its inputs."""
+
+    def __init__(self, column=0):
+        self.column = column
+
+    def fit(self, inputs, targets):
+        return self
+
+    def predict(self, inputs):
+        return inputs[:, self.column]
+
+    def get_params(self, deep=True):
+        return {"column": self.column}
+
+    def __sklearn_is_fitted__(self):
+        return True
+
+
+@pytest.mark.extra
+@pytest.mark.parametrize("score", ["absolute", "cqr"])
+def test_intervals_are_those_of_mapie(score):
+    regression = pytest.importorskip("mapie.regression")
+    mean, std, y = (part.double() for part in forecasts())
+    cal, new, coverage = slice(0, 200), slice(200, 300), 0.85
+    columns = torch.stack([mean, mean - std, mean + 1.5 * std], 1).numpy()
+    if score == "absolute":
+        theirs = regression.SplitConformalRegressor(_Fixed(), confidence_level=coverage, prefit=True)
+        options, spread = {}, std
+    else:
+        own = [_Fixed(1), _Fixed(2), _Fixed(0)]
+        theirs = regression.ConformalizedQuantileRegressor(own, confidence_level=coverage, prefit=True)
+        options, spread = {"symmetric_correction": True}, (mean - std, mean + 1.5 * std)
+    theirs.conformalize(columns[cal], y[cal].numpy())
+    _, wanted = theirs.predict_interval(columns[new], **options)
+    limit = threshold(residual_scores(y[cal], mean[cal], _part(spread, cal), score), coverage)
+    found = interval(mean[new], _part(spread, new), Conformal(coverage, score, (limit,), (200,)))
+    assert np.allclose(torch.stack(found, 1).numpy(), wanted[:, :, 0], atol=1e-9)

@@ -118,6 +118,7 @@ def test_missing_values_are_refused_or_filled(tmp_path):
          r"received \d+ different ones in \d+ rows.*drop a"),
         ("a,y\n" + f"1{'0' * 400},0\n2,1\n" * 20, {}, "column 'a': expected a finite number"),
         ("a,y\n" + "1e300,0\n-1e300,1\n" * 20, {}, "expected numbers within a float32"),
+        ("a,y\n" + "".join(f"{i},n{i}\n" for i in range(40)), {}, "expected classes of several data each, received 40"),
         ("a,y\n" + "nan,0\nnan,1\n" * 20, {}, "column 'a': expected values, received none"),
         ('a,y\n"1,0\n', {}, "expected a readable .csv file"),
     ],
@@ -149,6 +150,7 @@ def test_what_a_target_means(tmp_path):
         "codes": (lambda i: f"{i},{10 if i % 2 else 9}", "classification", ("9", "10")),
         "huge": (lambda i: f"{i},{2**40 + i % 2}", "classification", (str(2**40), str(2**40 + 1))),
         "beyond": (lambda i: f"{i},{2**60 + i % 2}", "classification", (str(2**60), str(2**60 + 1))),
+        "ids": (lambda i: f"{i},{i % 45}", "regression", ()),
         "counts": (lambda i: f"{i},{i}", "regression", ()),
         "real": (lambda i: f"{i},{i / 10}", "regression", ()),
     }

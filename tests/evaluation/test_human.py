@@ -102,6 +102,7 @@ def test_bad_input_is_refused():
     for labels in (torch.zeros(3, 2), torch.zeros(3).long(), [[0, 1]]):
         with pytest.raises(EvaluationError, match="integer or bool labels"):
             votes(labels, 2)
-    with pytest.raises(EvaluationError, match="num_classes"):
-        votes(torch.zeros(2, 2).long(), 1)
+    for wrong in (1, 10**60):
+        with pytest.raises(EvaluationError, match="num_classes"):
+            votes(torch.zeros(2, 2).long(), wrong)
     assert set(human.each(probs.double(), probs.double())) == {"cross_entropy", "kl", "distance", "entropy_gap"}

@@ -72,10 +72,10 @@ def test_expanded_channels_can_be_cut() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"width": 0}, r"width above 0, received 10, 3, 0"),
-        ({"width": float("nan")}, r"width above 0"),
-        ({"num_classes": 0}, r"of 1 or more .*received 0, 3"),
-        ({"image_size": 4}, r"image_size of 8 or more, received 4"),
+        ({"width": 0}, r"width: expected a finite number above 0, received 0"),
+        ({"width": float("nan")}, r"width: expected a finite number above 0"),
+        ({"num_classes": 0}, r"num_classes: expected a whole number of at least 1, received 0"),
+        ({"image_size": 4}, r"image_size: expected a whole number of at least 8, received 4"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, float], message: str) -> None:

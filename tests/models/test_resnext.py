@@ -64,7 +64,7 @@ def test_inner_channels_can_be_cut_evenly() -> None:
     [
         ({"depth": 30}, r"depth of 9 n \+ 2 .*received 30"),
         ({"depth": 2}, r"depth of 9 n \+ 2"),
-        ({"cardinality": 0}, r"cardinality and base_width of 1 or more, received 10, 3, 0, 64"),
+        ({"cardinality": 0}, r"cardinality: expected a whole number of at least 1, received 0"),
         ({"width": 0.1, "base_width": 4}, r"1/4 or more.*received 0.1"),
         ({"width": float("nan")}, r"1/64 or more.*received nan"),
     ],

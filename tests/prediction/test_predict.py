@@ -151,14 +151,13 @@ def test_memory_is_bounded_by_the_chunk(strategy, chunk):
 
 
 def test_auto_takes_the_loop_where_vmap_does_not_pay():
-    x = torch.randn(3, 4)
-    assert lb.predict(mlp(), x, samples=4, task="classification").engine == "loop"
+    heavy = nn.Sequential(nn.Conv2d(3, 64, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 2))
+    lb.bayesianize_(heavy, lb.MeanField())
+    assert lb.predict(heavy, torch.randn(16, 3, 32, 32), samples=2, task="classification").engine == "loop"
+    assert lb.predict(mlp(), torch.randn(3, 4), samples=4, task="classification").engine == "vmap"  # all overhead
     net = nn.Sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(16, 2))
     lb.bayesianize_(net, lb.Dropout(0.5))  # the convolution is before the first mask
     assert lb.predict(net, images(), samples=8, task="classification").engine == "vmap"
-    net = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Dropout(0.5), nn.Conv2d(2, 32, 2), nn.Flatten(), nn.Linear(32, 2))
-    lb.bayesianize_(net, lb.Dropout(0.5))  # what is heavy comes after the first mask, and is a convolution
-    assert lb.predict(net, images(), samples=8, task="classification").engine == "loop"
 
 
 class Refusing(Prefixed):

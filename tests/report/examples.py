@@ -125,3 +125,17 @@ def rich(name="bayesian", sharpness=1.0, rows=2000, skill=3.0):
         | set_replicates(scores, outside, replicates=50),
         notes=["3 of 2,000 gave their true class a probability of zero."],
     )
+
+
+def many(count):
+    """So many models of different quality and cost, some of them alike."""
+    names = ("plain network", "MC dropout", "mean-field", "mean-field, tempered", "variational dropout", "variance")
+    names += ("deep ensemble of 3", "sparse subspace, 10 %", "patched output", "nested, 25 %", "nested, 50 %", "nested")
+    found = []
+    for i, name in enumerate(names[:count]):
+        e = rich(name, 3.0 if not i else 1 + i % 4 / 2, rows=400, skill=3 - i % 5 / 10)
+        cost = e.cost | {"predict_seconds": 1e-4 * (1 + i * i % 17), "parameters": 61_706 * (1 + i % 3)}
+        shared = {"reliability", "risk_coverage", "corruption", "attack"}  # the figures of three models show the others
+        curves = {key: curve for key, curve in e.curves.items() if i < 2 or key in shared}
+        found.append(dataclasses.replace(e, cost=cost, curves=curves, history=e.history if i < 2 else []))
+    return found

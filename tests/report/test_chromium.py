@@ -4,13 +4,13 @@ import json
 import re
 import shutil
 import subprocess
-from html import escape
+from html import escape, unescape
 from pathlib import Path
 
 import pytest
 
 from leanbayes.report.html import page
-from tests.report.examples import NASTY, regression, rich
+from tests.report.examples import NASTY, many, regression, rich
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")
@@ -28,10 +28,11 @@ def browse(folder, *arguments):
 def pages(tmp_path_factory):
     folder = tmp_path_factory.mktemp("pages")
     evaluations = {
-        "one": [rich()],
-        "several": [rich("a plain network", 3.0), rich("mean-field"), rich("weaker", skill=2.0)],
-        "nasty": [rich(NASTY), rich(NASTY + "2")],
+        "one": [rich(rows=500)],
+        "several": many(3),
+        "nasty": [rich(NASTY, rows=300), rich(NASTY + "2", rows=300)],
         "regression": [regression("a"), regression("b", 0.2)],
+        "twelve": many(12),
     }
     for name, found in evaluations.items():
         (folder / f"{name}.html").write_text(page(found), encoding="utf-8")
@@ -59,16 +60,72 @@ MEASURE = """
 """
 
 
-def measured(folder, name, width):
+# Boxes of all words, those of a figure too: two that share more than a pixel or two would be read as one.
+LAYOUT = """
+<!DOCTYPE html><meta charset="utf-8"><body style="margin:0">
+<iframe id="f" style="border:0; width:{width}px; height:4000px" srcdoc="{page}"></iframe>
+<pre id="found"></pre>
+<script>
+  document.getElementById("f").onload = function () {{
+    var d = this.contentDocument, w = this.contentWindow, words = [], overlaps = [], areas = [];
+    d.querySelectorAll("details").forEach(function (e) {{ e.open = true; }});
+    d.querySelectorAll("svg [id*='-axes_'] > [id*='-patch_']:first-child").forEach(function (e) {{
+      var box = e.getBoundingClientRect();
+      if (box.width) areas.push({{title: e.closest("svg").getAttribute("aria-label"), height: box.height}});
+    }});
+    var walker = d.createTreeWalker(d.querySelector("main"), NodeFilter.SHOW_TEXT), node;
+    while (node = walker.nextNode()) {{
+      if (!node.data.trim() || node.parentElement.closest("title, desc, style")) continue;
+      var range = d.createRange();
+      range.selectNodeContents(node);
+      for (var box of range.getClientRects()) {{
+        if (box.width > 1 && box.height > 1) words.push({{text: node.data.trim(), box: box}});
+      }}
+    }}
+    words.sort(function (a, b) {{ return a.box.top - b.box.top; }});
+    words.forEach(function (a, i) {{
+      for (var j = i + 1; j < words.length && words[j].box.top < a.box.bottom; j++) {{
+        var b = words[j];
+        var wide = Math.min(a.box.right, b.box.right) - Math.max(a.box.left, b.box.left);
+        var high = Math.min(a.box.bottom, b.box.bottom) - Math.max(a.box.top, b.box.top);
+        if (wide > 1 && high > 0.3 * Math.min(a.box.height, b.box.height)) overlaps.push(a.text + " | " + b.text);
+      }}
+    }});
+    var found = {{areas: areas, words: words.length, overlaps: overlaps.slice(0, 10)}};
+    document.getElementById("found").textContent = JSON.stringify(found);
+  }};
+</script>
+"""
+
+
+def measured(folder, name, width, script=MEASURE):
     """What a script finds in the page, at a width of the window."""
     text = (folder / f"{name}.html").read_text(encoding="utf-8")
-    frame = folder / f"{name}-{width}.html"
-    frame.write_text(MEASURE.format(width=width, page=escape(text)), encoding="utf-8")
+    frame = folder / f"{name}-{width}-frame.html"
+    frame.write_text(script.format(width=width, page=escape(text)), encoding="utf-8")
     dom = browse(folder, "--window-size=1400,4100", "--dump-dom", frame.as_uri())
-    return json.loads(re.search(r'<pre id="found">(.*?)</pre>', dom, re.DOTALL)[1])
+    return json.loads(unescape(re.search(r'<pre id="found">(.*?)</pre>', dom, re.DOTALL)[1]))
 
 
-@pytest.mark.parametrize("name", ["one", "several", "nasty", "regression"])
+@pytest.mark.parametrize("width", [390, 1300])
+@pytest.mark.parametrize("name", ["one", "several", "twelve", "nasty", "regression"])
+def test_plots_have_room_and_no_words_overlap(pages, name, width):
+    found = measured(pages, name, width, LAYOUT)
+    assert len(found["areas"]) >= 2
+    assert [area for area in found["areas"] if area["height"] < 150] == []
+    assert found["words"] > 50
+    assert found["overlaps"] == []
+
+
+def test_the_check_of_the_layout_sees_squeezed_plots_and_words_on_words(tmp_path):
+    plot = '<svg aria-label="p"><g id="f1-axes_1"><g id="f1-patch_2"><path d="M 0 0 L 9 0 L 9 30 Z"/></g></g></svg>'
+    (tmp_path / "bad.html").write_text(f"<main>{plot}<p>one</p><p style='margin-top:-2.2em'>two</p></main>")
+    found = measured(tmp_path, "bad", 390, LAYOUT)
+    assert [area["height"] for area in found["areas"]] == [30]
+    assert found["overlaps"] == ["two | one"]
+
+
+@pytest.mark.parametrize("name", ["one", "several", "twelve", "nasty", "regression"])
 def test_it_fits_a_phone_and_fetches_nothing(pages, name):
     found = measured(pages, name, 390)
     assert found["fetched"] == []
@@ -98,4 +155,4 @@ def test_it_prints_on_a_few_pages(pages):
     browse(pages, f"--print-to-pdf={target}", "--no-pdf-header-footer", (pages / "one.html").as_uri())
     data = Path(target).read_bytes()
     assert data.startswith(b"%PDF")
-    assert 2 <= len(re.findall(rb"/Type\s*/Page\b", data)) <= 8
+    assert 2 <= len(re.findall(rb"/Type\s*/Page\b", data)) <= 10

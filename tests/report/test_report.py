@@ -1,5 +1,6 @@
 """Tables, figures and the page: what they say, what they must never do."""
 
+import dataclasses
 import math
 import os
 import re
@@ -13,9 +14,10 @@ import torch
 from leanbayes.errors import ArtifactError
 from leanbayes.evaluation import Classification, Evaluation, compare
 from leanbayes.files import write_bytes, write_text
-from leanbayes.report import columns, figure, plots, summary_text
+from leanbayes.report import columns, figure, plots, scatter
 from leanbayes.report.html import page
-from tests.report.examples import NASTY, classification, regression, rich
+from leanbayes.report.summary import summary
+from tests.report.examples import NASTY, classification, many, regression, rich
 
 
 class Strict(HTMLParser):
@@ -56,11 +58,12 @@ def pages():
         "several": page(pair),
         "regression": page([regression("a"), regression("b", 0.2)]),
         "nasty": page([classification(NASTY), classification(NASTY + "2")], title=NASTY),
+        "twelve": page([dataclasses.replace(e, curves={}, history=[]) for e in many(12)]),
         "bare": page([Evaluation("bare", "classification", 1, {"accuracy": 1.0, "ece": math.nan})]),
     }
 
 
-@pytest.mark.parametrize("kind", ["one", "several", "rich", "rich several", "regression", "nasty", "bare"])
+@pytest.mark.parametrize("kind", ["one", "several", "twelve", "rich", "rich several", "regression", "nasty", "bare"])
 def test_the_page_is_whole_and_needs_nothing(pages, kind):
     parser = Strict()
     parser.feed(pages[kind])
@@ -97,11 +100,10 @@ def test_figures_are_valid_svg_with_themed_colours():
         plots.confidence(e.curves["confidence"]),
         plots.ood_histograms([e.curves["ood"][0] | {"set": NASTY}], [0.9]),
         plots.training(e.history),
-        plots.comparison([e, classification("b")]),
         plots.reliability_overlay([e]),
-        plots.quality_and_cost([e, classification("b")]),
+        scatter.quality_and_cost([e, classification("b")], 4.6),
         plots.coverage({"a": r.curves["coverage"]}),
-        plots.comparison([r, regression("b")]),
+        scatter.quality_and_cost([r, regression("b")], 11.0),
     ]
     for text in figures:
         root = ElementTree.fromstring(text)
@@ -170,15 +172,51 @@ def test_numbers_are_written_with_sense(value, kind, text):
     assert columns.written(value, kind) == text
 
 
-def test_words_about_noise_and_calibration():
+def test_a_summary_says_what_is_noise_and_what_is_calibrated():
     a = Evaluation("a", "classification", 100, {"accuracy": 0.90, "confidence": 0.9, "ece": 0.01, "nll": 0.3})
     b = Evaluation("b", "classification", 100, {"accuracy": 0.91, "confidence": 0.5, "ece": 0.41, "nll": 0.9})
-    both = " ".join(summary_text.summary([a, b]))
+    both = " ".join(summary([a, b]))
     assert "within sampling noise" in both
-    assert "a gives the truth the most credit" in both
-    assert "taken at its word" in " ".join(summary_text.summary([a]))
-    assert "under-confident" in " ".join(summary_text.summary([b]))
-    assert "too narrow" in " ".join(summary_text.summary([regression(scale=0.2)]))
+    assert "The best NLL is 0.3000 (a), the worst 0.9000 (b); the best ECE is 0.0100 (a)." in both
+    assert "can be trusted" in " ".join(summary([a]))
+    assert "under-confident" in " ".join(summary([b]))
+    assert "too narrow" in " ".join(summary([regression(scale=0.2)]))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 12])
+def test_a_summary_has_at_most_five_sentences_and_the_scores_of_the_table(count):
+    found = many(count)
+    said = summary(found)
+    assert len(said) <= 5
+    shown = {c.text(e) for c in columns.quality(found, full=False) for e in found if c.key.startswith("ood.")}
+    assert shown & set(re.findall(r"AUROC (0\.\d{3})", " ".join(said)))
+    assert set(re.findall(r"AUROC (0\.\d{3})", " ".join(said))) <= shown
+
+
+def test_a_summary_makes_no_claim_from_the_noise_of_a_clock():
+    def model(name, seconds):
+        return Evaluation(name, "classification", 100, {"accuracy": 0.9}, cost={"predict_seconds": seconds})
+
+    assert "equally long" in summary([model("a", 1.0), model("b", 2.6)])[-1]
+    assert "b take about 30 times as long as those of a" in summary([model("a", 1.0), model("b", 31.0)])[-1]
+
+
+def test_models_are_rows_and_twelve_of_them_look_different(pages):
+    head, *rows = re.findall(
+        r"<tr>(.*?)</tr>", pages["twelve"].partition("<table class=models>")[2].partition("</table>")[0]
+    )
+    assert [re.findall("scope=row>(.*?)</th>", row) for row in rows] == [
+        [e.name.replace(" %", "&nbsp;%")] for e in many(12)
+    ]
+    assert len(re.findall("scope=col ", head)) == len(columns.quality(many(12), full=False))
+    looks = {(s["color"], s["marker"], str(s["linestyle"])) for s in map(figure.style, range(12))}
+    assert len(looks) == len({look[1] for look in looks}) == 12
+
+
+def test_times_of_different_batches_are_not_compared():
+    a, b = (dataclasses.replace(rich(rows=20), settings={"latency": {"batch": size}}) for size in (64, 16))
+    assert "latency_batch" in {c.key for c in columns.cost([a])}
+    assert "latency_batch" not in {c.key for c in columns.cost([a, b])}
 
 
 def test_a_page_is_written_whole_or_not_at_all(tmp_path, monkeypatch):

@@ -10,7 +10,7 @@ from collections import Counter
 
 from .worker import outcomes
 
-PARTS = ("graphs", "memory", "kills", "files", "calls")
+PARTS = ("graphs", "transforms", "memory", "kills", "files", "calls")
 
 
 def main() -> int:

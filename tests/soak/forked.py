@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import faulthandler
 import multiprocessing
+import os
 import signal
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -12,6 +13,11 @@ from typing import Any
 
 class CrashError(Exception):
     """The process was ended by a signal, which the message names."""
+
+
+def patience(seconds: int) -> int:
+    """So many seconds of an idle machine, as many more as this one is busy."""
+    return int(seconds * max(1.0, 2 * os.getloadavg()[0] / (os.cpu_count() or 1)))
 
 
 def forked(function: Callable[..., Any], *arguments: Any, seconds: int = 30) -> Any:
@@ -33,5 +39,5 @@ def forked(function: Callable[..., Any], *arguments: Any, seconds: int = 30) -> 
 
 def _send(connection: Connection, function: Callable[..., Any], arguments: tuple[Any, ...], seconds: int) -> None:
     faulthandler.disable()  # the parent reports a crash
-    signal.alarm(seconds)
+    signal.alarm(patience(seconds))
     connection.send(function(*arguments))

@@ -11,10 +11,11 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+from .forked import CrashError, patience
 from .outcome import Outcome
 
 SECONDS = 120
-"""For one case; then its process is killed by an alarm signal."""
+"""For one case on an idle machine; then its process is killed by an alarm signal."""
 ROOT = Path(__file__).parents[2]
 
 
@@ -43,8 +44,11 @@ def main(part: str, start: int, stop: int, step: int) -> None:
     os.dup2(2, 1)  # whatever the cases print must not come between
     case = importlib.import_module(f"tests.soak.{part}").case
     for seed in range(start, stop, step):
-        signal.alarm(SECONDS)
-        outcome: Outcome = case(seed)
+        signal.alarm(patience(SECONDS))
+        try:
+            outcome: Outcome = case(seed)
+        except CrashError as error:
+            outcome = Outcome(f"crash {error} of a process of the case")
         lines.write(json.dumps({"failure": outcome.failure, "notes": outcome.notes}) + "\n")
         lines.flush()
 

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import socket
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from leanbayes.errors import TrainingError
 from leanbayes.likelihoods import Regression
 from leanbayes.methods import MeanField
 from leanbayes.sampling import using
+from leanbayes.training import snapshot
 from leanbayes.training.callbacks import Callback, State
 from leanbayes.training.fit import fit
 
@@ -109,6 +111,56 @@ def poisoned(folder: Path, **where: Any) -> None:
         (folder / f"{os.environ['RANK']}.txt").write_text(str(error))
 
 
+class Broken(TensorDataset):
+    """Cannot read one datum."""
+
+    def __getitem__(self, index: int) -> Any:
+        if index == 0:
+            raise OSError("datum 0 cannot be read")
+        return super().__getitem__(index)
+
+
+def failing(folder: Path, fault: str, **where: Any) -> None:
+    """Something goes wrong on one process alone, and every process says so; nobody waits."""
+    rank = int(os.environ["RANK"])
+    x, y = data(16).tensors
+    labels = (y > 0).long()
+    if fault in ("labels", "val labels"):
+        labels[0] = 7  # the first datum is one of process 0
+    good, bad = TensorDataset(x, (y > 0).long()), TensorDataset(x, labels)
+    train: Any = DataLoader({"labels": bad, "datum": Broken(*good.tensors)}.get(fault, good), batch_size=4)
+    if fault == "lengths":
+        train = [(x[:4], good.tensors[1][:4])] * (2 + rank)
+    elif fault == "checkpoint of one":
+        (folder / str(rank)).mkdir()
+        if rank == 0:
+            (folder / "0" / "run").write_bytes(b"not a checkpoint")
+        where |= {"checkpoint": folder / str(rank) / "run", "resume": True}
+    elif fault == "write":
+        where |= {"checkpoint": folder / "run"}
+    if fault == "val labels":  # not in the first batch, which is looked at before the first step
+        x, labels = x[[1] * 4 + [0]], labels[[1] * 4 + [0]]
+        where |= {"val": DataLoader(TensorDataset(x, labels), batch_size=1)}
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+    bayesianize_(model, MeanField(std=0.1))
+    written, write = [], snapshot.checkpoint.write
+
+    def full(*args: Any, **options: Any) -> None:
+        written.append(write(*args, **options))
+        if len(written) > 1:
+            raise OSError("no space left on device")
+
+    if fault == "write":
+        snapshot.checkpoint.write = full
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            fit(model, train, num_data=16, task="classification", epochs=2, **where)
+        except Exception as error:
+            (folder / f"{rank}.txt").write_text(f"{type(error).__name__}: {error}")
+
+
 def save(folder: Path, **content: Any) -> None:
     torch.save(content, folder / f"{os.environ.get('RANK', 'one')}.pt")
 
@@ -186,6 +238,23 @@ def test_a_nan_on_one_process_stops_both(two):
     folder = two(poisoned)
     assert "inputs of this batch" in (folder / "0.txt").read_text()
     assert "another process" in (folder / "1.txt").read_text()
+
+
+@pytest.mark.parametrize(
+    ("fault", "message", "elsewhere"),
+    [
+        ("labels", "DataError", "another process"),
+        ("val labels", "DataError", "another process"),
+        ("datum", "datum 0 cannot be read", "another process"),
+        ("lengths", "as many batches on every process", "as many batches on every process"),
+        ("checkpoint of one", "1 do; use a shared folder", "1 do; use a shared folder"),
+        ("write", "no space left", "another process"),
+    ],
+)
+def test_a_failure_on_one_process_is_raised_by_all(two, fault, message, elsewhere):
+    folder = two(failing, fault=fault)
+    assert message in (folder / "0.txt").read_text()
+    assert elsewhere in (folder / "1.txt").read_text()
 
 
 def _own_processes(folder: Path) -> None:

@@ -18,9 +18,9 @@ from leanbayes.registry import methods
 from leanbayes.training.parameter_groups import scale_parameters
 from leanbayes.training.scales import median_log_scale
 
-# a method by where its sigma starts, relative to its default
+# a method by where its sigma starts, relative to some place that is not where it ends
 FACTORS: dict[str, Callable[[float], Any]] = {
-    "MeanField": lambda f: lb.MeanField(std=0.02 * f),
+    "MeanField": lambda f: lb.MeanField(std=0.024 * f),
     "SparseSubspace": lambda f: lb.SparseSubspace(density=0.2, std=0.02 * f),
     "VariationalDropout": lambda f: lb.VariationalDropout(log_alpha=-5 + 2 * math.log(f)),
     "VariationalDropout, multiplicative": lambda f: lb.VariationalDropout(

@@ -8,9 +8,13 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from .. import checks as values
+import leanbayes as lb
+
+from .. import checks as values, config
 from ..errors import ArtifactError, ConfigError
+from ..latents.config import OrderedLatents
 from . import checks
+from .networks import make
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -96,12 +100,7 @@ class Generate:
     def _trained(self) -> Autoencoder:
         import torch
 
-        import leanbayes as lb
-
-        from .. import config
         from ..data import load
-        from ..latents.backbones import image_autoencoder
-        from ..latents.config import OrderedLatents
 
         data = load(self.train or "", val_fraction=0, normalise=False)
         if len(data.input_shape) != 3:
@@ -109,7 +108,7 @@ class Generate:
         channels, height, wide = data.input_shape
         torch.manual_seed(self.seed)
         latents = OrderedLatents(self.latents)
-        model = image_autoencoder(latents, (channels, height, wide), "small", self.width)
+        model = lb.image_autoencoder(latents, (channels, height, wide), "small", self.width)
         images = data.train.tensors[0][: self.limit]
         task = "bernoulli" if channels == 1 else "discretized-logistic"
         history = lb.fit(model, images, task=task, epochs=self.epochs, batch_size=64, seed=self.seed)
@@ -121,11 +120,7 @@ class Generate:
         return model
 
     def _opened(self) -> Autoencoder:
-        from .. import config
-        from ..artifacts import inspect, load
-        from ..latents.autoencoder import Autoencoder
-        from ..latents.backbones import image_autoencoder
-        from .networks import make
+        from ..artifacts import inspect
 
         stored = inspect(self.file).get("metadata", {}).get("autoencoder")
         if self.model is not None:
@@ -137,10 +132,10 @@ class Generate:
         else:
             try:
                 latents = config.from_dict(stored["latents"])
-                made = image_autoencoder(latents, tuple(stored["shape"]), "small", stored["width"])
+                made = lb.image_autoencoder(latents, tuple(stored["shape"]), "small", stored["width"])
             except (ConfigError, KeyError, TypeError) as error:
                 raise ArtifactError(f"{self.file}: metadata 'autoencoder': {error}") from error
-        if not isinstance(made, Autoencoder):
+        if not isinstance(made, lb.Autoencoder):
             raise ConfigError(f"--model: expected an lb.Autoencoder, received {type(made).__name__}")
-        load(self.file, into=made)
+        lb.load(self.file, into=made)
         return made

@@ -10,14 +10,15 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+import torch
+from torch import nn
+
+from .. import batches, feed, models
+from ..data import DataSet
 from ..errors import ConfigError
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from ..data import DataSet
+from ..models.auto import fitting
 
 
 def describe(name: str, data: DataSet, outputs: int | None = None, options: str = "") -> dict[str, Any]:
@@ -26,8 +27,6 @@ def describe(name: str, data: DataSet, outputs: int | None = None, options: str 
     name: "auto", a name that `leanbayes.models.build` knows, or "package.module:factory".
     options: of the network, over those that fit the data, as "name=value,name=value".
     """
-    from ..models.auto import fitting
-
     given = parsed(options)
     if ":" not in name:
         fits = fitting(name, data, outputs)
@@ -58,8 +57,6 @@ def parsed(options: str) -> dict[str, Any]:
 
 def make(description: dict[str, Any]) -> nn.Module:
     """The network a description stands for."""
-    from .. import models
-
     if ":" in description["name"]:
         return network_of(description["name"])
     return models.build(description["name"], **description["options"])
@@ -67,11 +64,6 @@ def make(description: dict[str, Any]) -> nn.Module:
 
 def check(model: nn.Module, data: DataSet, outputs: int) -> None:
     """Refuse a network that does not take the data, or gives other than ``outputs`` numbers for a datum."""
-    import torch
-
-    from .. import batches
-    from .own_data import first_batch
-
     inputs = batches.rows(first_batch(data.train)[0], 0, 2)
     count = batches.size(inputs)
     try:
@@ -91,10 +83,14 @@ def check(model: nn.Module, data: DataSet, outputs: int) -> None:
         )
 
 
+def first_batch(part: Any) -> tuple[Any, Any]:
+    """The inputs and targets of the first batch of a part of a data set."""
+    (inputs, targets), _ = feed.peek(batches.accept(part, name="data"))
+    return inputs, targets
+
+
 def network_of(path: str) -> nn.Module:
     """The network that package.module:factory returns, or is."""
-    from torch import nn
-
     model = imported(path, "model", "a function without arguments that returns an nn.Module", nn.Module)
     if not isinstance(model, nn.Module):
         raise ConfigError(f"model: expected {path} to return an nn.Module, received {type(model).__name__}")

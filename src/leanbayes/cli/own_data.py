@@ -13,7 +13,7 @@ from .. import batches, data, feed
 from ..data.dataset import PARTS, DataSet, class_names
 from ..data.sources import is_source
 from ..errors import ConfigError, DataError
-from .networks import imported
+from .networks import first_batch, imported
 
 
 def open_data(name: str, *, split: int = 0, **reading: Any) -> DataSet:
@@ -63,12 +63,6 @@ def from_function(name: str, task: str | None = None) -> DataSet:
         if most >= len(names):
             raise DataError(f"{name}: expected labels below {len(names)}, one for each class, received {most}")
     return DataSet(name, task, parts, shape, names, torch.zeros(0), torch.ones(0))  # type: ignore[arg-type]
-
-
-def first_batch(part: Any) -> tuple[Any, Any]:
-    """The inputs and targets of the first batch of a part."""
-    (inputs, targets), _ = feed.peek(batches.accept(part, name="data"))
-    return inputs, targets
 
 
 def loader(part: Any, batch_size: int = 256) -> Any:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from .. import config
+import torch
+from torch import nn
+
+from .. import artifacts, config
+from ..data import DataSet, Preparation, load, read
+from ..data.sources import is_source
 from ..errors import ArtifactError, ConfigError, DataError
-
-if TYPE_CHECKING:
-    from torch import nn
-
-    from ..data import DataSet, Preparation
+from .networks import make
+from .own_data import from_function, is_function
 
 
 @dataclass(frozen=True)
@@ -45,11 +47,8 @@ class Training:
 
     def read_again(self, part: str) -> DataSet:
         """The data that the model was trained on, from the same file or folder."""
-        from ..data import read
-        from ..data.preparation import Preparation
-
         known = self.prepared_by
-        assert isinstance(known, Preparation)
+        assert known is not None
         assert self.data is not None
         options: dict[str, Any] = {"val_fraction": self.val_fraction, "test_fraction": self.test_fraction}
         options |= {"drop": known.drop, "missing": known.missing, "size": known.size, "task": known.task}
@@ -59,16 +58,15 @@ class Training:
                 f"{self.data} is not what it was when the model was trained, so that its test part is not known; "
                 "test on other data: --data FILE takes all of it"
             )
-        return found if part in found.parts else read(self.data, like=known)
+        if part not in found.parts:
+            raise DataError(
+                f"{self.data}: nothing was held out as {part} when the model was trained, and to test on training data "
+                "would flatter it; test on other data: --data FILE"
+            )
+        return found
 
     def load(self, name: str, like: DataSet | None = None, part: str = "test") -> DataSet:
         """A part of a data set, scaled as the training data were (or ``like`` another), if it fits the model."""
-        import torch
-
-        from ..data import DataSet, load, read
-        from ..data.sources import is_source
-        from .own_data import from_function, is_function
-
         if is_function(name):
             return from_function(name)
         if is_source(name):
@@ -96,10 +94,7 @@ def open_model(path: Path, network: str | None) -> tuple[nn.Module, Training]:
 
     network: a factory of the user's own; a file may name one, but only the user can say that it is to be imported.
     """
-    from ..artifacts import inspect, load
-    from .networks import make
-
-    training = _training(inspect(path).get("metadata"), path)
+    training = _training(artifacts.inspect(path).get("metadata"), path)
     description = training.network
     if network is not None and ":" not in network:
         raise ConfigError(f"--model: expected package.module:factory, received {network!r}; leave it out otherwise")
@@ -109,7 +104,7 @@ def open_model(path: Path, network: str | None) -> tuple[nn.Module, Training]:
         raise ArtifactError(f"{path} does not say which network it holds; add --model package.module:factory")
     elif ":" in description["name"]:
         raise ArtifactError(f"{path} holds a network of your own; to import it, add --model {description['name']}")
-    return load(path, into=make(description)), training
+    return artifacts.load(path, into=make(description)), training
 
 
 def _training(metadata: Any, path: Path) -> Training:

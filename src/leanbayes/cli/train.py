@@ -150,18 +150,30 @@ class Train:
     def _held_out(self, data: DataSet, parts: dict[str, Any]) -> tuple[Any, Any]:
         """Validation data of the training, and other ones for conformal thresholds where these are asked for."""
         import numpy as np
-        from torch.utils.data import DataLoader, Subset
+        from torch.utils.data import DataLoader, Subset, TensorDataset
 
+        from ..conformal.config import least_count
         from ..data.splits import hold_out
+        from ..evaluation.conformalize import checked_score
 
         if self.coverage is None:
             return parts.get("val"), None
         if "val" not in data.parts:
             raise ConfigError("--coverage: expected validation data, received none; add --val-fraction 0.2")
-        whole = data.val
-        labels = [int(y) for _, y in whole] if data.num_classes else [0] * len(whole)
-        kept, held = hold_out(np.array(labels), 0.5, self.seed % 2**32)
-        return tuple(DataLoader(Subset(whole, index.tolist()), 256) for index in (kept, held))  # type: ignore[return-value]
+        part: Any = data.val
+        whole: Any = part.dataset if isinstance(part, DataLoader) else part
+        collate = part.collate_fn if isinstance(part, DataLoader) else None
+        checked_score(self.score, data.task, self.class_conditional)
+        if len(whole) // 2 < (needed := least_count(self.coverage)):
+            raise ConfigError(
+                f"--coverage: expected at least {2 * needed} validation data for {self.coverage:g}, received "
+                f"{len(whole)}; add --val-fraction 0.3, collect more, or ask for less"
+            )
+        stratified = data.num_classes and isinstance(whole, TensorDataset)
+        labels = whole.tensors[1].numpy() if stratified else np.zeros(len(whole))
+        kept, held = hold_out(labels, 0.5, self.seed % 2**32)
+        first, second = (Subset(whole, index.tolist()) for index in (kept, held))
+        return DataLoader(first, 256, collate_fn=collate), DataLoader(second, 256, collate_fn=collate)
 
     def go_on(self) -> str:
         """What to do after an interruption."""

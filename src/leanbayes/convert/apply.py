@@ -48,7 +48,7 @@ def bayesianize_(model: nn.Module, rules: Rules, *, strict: bool = False) -> Pla
     swap_(model, replacements)
     for method in dict.fromkeys(layer.method for layer in layers.values() if layer.method is not None):
         implementation(method).attach(model)
-    for layer in replacements.values():
+    for layer in layers.values():
         watch(layer)
     guard_(model)
     ensure(model)

@@ -159,6 +159,8 @@ def _choose(name: str, module: nn.Module, rule: Rule | None, refusals: dict[Rule
         if module._parameters or not module._modules or rule.rank == 2:
             refusals.setdefault(rule, f"{name or 'the model'} ({type(module).__name__}): {reason}")
         return None, "norm layer, passes through" if _is_norm(module) else reason
+    if name == "" and rule.rank == 3 and module._modules:  # its layers can be, without a parameter that is its own
+        return None, "the model itself cannot be replaced in place (wrap it: nn.Sequential(model))"
     if name == "":
         raise ConversionError(
             f"the model itself is a {type(module).__name__}, which cannot be replaced in place; "

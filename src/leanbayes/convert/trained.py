@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torch import nn
 from torch.nn.modules.conv import _ConvNd
+from torch.nn.parameter import is_lazy
 
 
 def looks_trained(model: nn.Module) -> bool:
@@ -27,7 +28,9 @@ def _has_moved(module: nn.Module) -> bool:
     seen, weight = module._buffers.get("num_batches_tracked"), module._parameters.get("weight")
     if seen is not None and not seen.is_meta and bool((seen > 0).any()):
         return True
-    if not isinstance(module, (nn.Linear, _ConvNd)) or weight is None or weight.is_meta or not weight.numel():
+    if not isinstance(module, (nn.Linear, _ConvNd)) or weight is None or is_lazy(weight):
+        return False
+    if weight.is_meta or not weight.numel():
         return False
     fan_in = weight[0].numel()  # as torch counts it, for transposed convolutions too
     return float(weight.detach().abs().max()) > 1.0001 / fan_in**0.5

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
 
+from ..checks import whole_number
 from ..errors import DataError
 from .preparation import Preparation
 
@@ -108,8 +109,7 @@ def loaders(
     >>> inputs.shape, targets.shape
     (torch.Size([64, 1, 8, 8]), torch.Size([64]))
     """
-    if type(batch_size) is not int or batch_size < 1:
-        raise DataError(f"expected batch_size as a whole number of 1 or more, received {batch_size!r}")
+    whole_number("batch_size", batch_size, error=DataError)
     return {
         name: part
         if isinstance(part, DataLoader)  # of a function of the user's own

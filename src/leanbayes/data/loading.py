@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .. import checks
 from ..errors import DataError
 from . import catalogue
 from .arrays import Arrays
@@ -48,9 +49,9 @@ def load(
     """
     module = catalogue.entry(name).module
     wanted = _check_parts(parts)
-    _check_numbers(val_fraction, seed)
-    if not isinstance(normalise, (bool, DataSet)):
-        raise DataError(f"expected normalise= True, False or a DataSet, received {type(normalise).__name__}")
+    checks.number("val_fraction", val_fraction, at_least=0, below=1, error=DataError)
+    checks.whole_number("seed", seed, at_least=0, at_most=2**32 - 1, error=DataError)
+    checks.instance("normalise", normalise, (bool, DataSet), "True, False or a DataSet", error=DataError)
     # The training part's statistics are needed even where only the test part is.
     train = normalise is True or bool({"train", "val"} & wanted)
     request = Request(name, root, download, train=train, test="test" in wanted, split=split)
@@ -70,14 +71,6 @@ def _check_parts(parts: str | Sequence[str]) -> set[str]:
     return wanted
 
 
-def _check_numbers(val_fraction: float, seed: int) -> None:
-    number = isinstance(val_fraction, (int, float)) and not isinstance(val_fraction, bool)
-    if not number or not 0 <= val_fraction < 1:
-        raise DataError(f"expected val_fraction in [0, 1), received {val_fraction!r}")
-    if type(seed) is not int or not 0 <= seed < 2**32:
-        raise DataError(f"expected seed as a whole number from 0 to 2**32 - 1, received {seed!r}")
-
-
 def _with_validation(arrays: Arrays, fraction: float, seed: int) -> Arrays:
     """Cut a validation part from the training part, stratified by class, unless there is an official one."""
     if fraction == 0 or "val" in arrays.parts or "train" not in arrays.parts:
@@ -87,7 +80,7 @@ def _with_validation(arrays: Arrays, fraction: float, seed: int) -> Arrays:
     kept, held = hold_out(strata, fraction, seed)
     if not len(kept) or not len(held):
         raise DataError(
-            f"expected val_fraction to leave data on both sides, received {fraction} of {len(targets)}; "
+            f"val_fraction: expected to leave data on both sides, received {fraction} of {len(targets)}; "
             f"choose another, or 0 for no validation part"
         )
     cut = {"train": (inputs[kept], targets[kept]), "val": (inputs[held], targets[held])}

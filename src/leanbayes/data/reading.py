@@ -115,6 +115,8 @@ def _learn(
 ) -> Preparation:
     """What the training part says about columns, categories and scales."""
     fields: dict[str, Any] = {**vars(truth), "source": raw.kind, "target": raw.target, "size": size}
+    if raw.kind != "images" and size:
+        raise DataError(f"size: expected a folder of images, {path} is none; leave size out")
     if raw.kind != "table" and drop:
         raise DataError(f"drop: expected a table, {path} is none; leave drop out")
     if isinstance(train.inputs, Table):
@@ -125,7 +127,7 @@ def _learn(
             raise DataError(f"{path}: expected at least one column beside the target, received none")
         categories = tuple(categories_of(train.inputs, name) for name in names)
         features = sum(len(texts) or 1 for texts in categories)
-        columns = {"columns": tuple(names), "categories": categories, "drop": drop, "missing": missing}
+        columns: dict[str, Any] = {"columns": tuple(names), "categories": categories, "drop": drop, "missing": missing}
         unscaled = Preparation(
             **fields, **columns, input_shape=(features,), mean=(0.0,) * features, std=(1.0,) * features
         )
@@ -136,8 +138,9 @@ def _learn(
         values = sources.floats(train.inputs, raw.full_scale)
         is_number = [True] * values.shape[1]
         fields |= {"full_scale": raw.full_scale, "missing": missing}
-        if np.isnan(values).any() and (missing != "fill" or values.ndim > 2):
-            row = int(np.isnan(values.reshape(len(values), -1)).any(1).argmax())
+        wrong = ~np.isfinite(values) if missing != "fill" or values.ndim > 2 else np.isinf(values)
+        if wrong.any():
+            row = int(wrong.reshape(len(values), -1).any(1).argmax())
             raise DataError(f"{path}: expected finite numbers, row {row} of the training part has others; drop or fill")
     mean, std = _scale(values, path)
     mean, std = np.where(is_number, mean, 0.0), np.where(is_number, std, 1.0)

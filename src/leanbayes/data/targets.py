@@ -30,9 +30,16 @@ class Targets:
 def task_of(targets: Iterable[np.ndarray], kind: str, path: Path) -> str:
     """Classification for texts and few different whole numbers, otherwise regression."""
     every = np.concatenate([_plain(part, path) for part in targets])
-    most = _FEW if kind == "table" or every.dtype.kind == "f" else _MANY
-    few = every.dtype.kind in "US" or (bool((every == np.round(every)).all()) and len(np.unique(every)) <= most)
-    return "classification" if few else "regression"
+    different = len(np.unique(every))
+    if every.dtype.kind in "US":
+        if 2 < different > len(every) / 2:
+            raise DataError(
+                f"{path}: expected classes of several data each, received {different} different texts in {len(every)} "
+                f"rows, such as {str(every[0])!r:.40}; is this the target?"
+            )
+        return "classification"
+    most = min(_FEW if kind == "table" or every.dtype.kind == "f" else _MANY, len(every) / 2)
+    return "classification" if different <= most and bool((every == np.round(every)).all()) else "regression"
 
 
 def learned(parts: Mapping[str, Any], task: str, path: Path) -> Targets:

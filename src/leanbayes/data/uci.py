@@ -14,6 +14,7 @@ from typing import Literal
 
 import numpy as np
 
+from ..checks import whole_number
 from ..errors import DataError
 from .arrays import Arrays
 from .download import Remote
@@ -58,8 +59,7 @@ def read_uci(folder: str | os.PathLike[str], split: int = 0) -> dict[str, tuple[
 
 def build(request: Request) -> Arrays:
     """A UCI set at `request.split`."""
-    if type(request.split) is not int or request.split < 0:
-        raise DataError(f"{request.name}: expected split= as a whole number from 0, received {request.split!r}")
+    whole_number("split", request.split, at_least=0, error=DataError)
     name = request.facts["folder"]
     found = find_local(request, [f"UCI_Datasets/{name}/data/data.txt", f"{name}/data/data.txt"])
     folder = found.parent if found else _download(request, name)

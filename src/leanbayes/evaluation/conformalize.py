@@ -75,8 +75,8 @@ def conformalize_(
     k_reg = arguments.whole_number("k_reg", k_reg, at_least=0, error=EvaluationError)
     loader = accept(loader, model, name="loader", error=EvaluationError)
     meaning = resolve_task(model, task)
-    chosen = _score(score, meaning.task, class_conditional, randomized)
-    options = {"samples": samples, "seed": seed, "mean_only": mean_only, "task": meaning}
+    chosen = checked_score(score, meaning.task, class_conditional, randomized)
+    options: dict[str, Any] = {"samples": samples, "seed": seed, "mean_only": mean_only, "task": meaning}
     found: list[Tensor] = []
     labels: list[Tensor] = []
     classes = used = 0
@@ -161,7 +161,7 @@ class Coverage:
         return metrics, {"conformal": {"nominal": self.nominal, "classes": rows}}
 
 
-def _score(score: Any, task: str, class_conditional: bool, randomized: bool) -> Score:
+def checked_score(score: Any, task: str, class_conditional: bool = False, randomized: bool = False) -> Score:
     """The score, if it suits the task."""
     if task not in ("classification", "regression"):
         raise EvaluationError(

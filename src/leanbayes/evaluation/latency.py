@@ -10,7 +10,7 @@ from typing import Any
 from .. import batches
 
 BUDGET = 2.0
-"""Seconds that measuring may take, about; a prediction that takes longer is measured once."""
+"""Seconds that measuring may take, about; a prediction that takes longer is measured once a size."""
 BATCH = 64
 REPEATS = 15
 
@@ -19,7 +19,8 @@ def latency(answer: Callable[[Any], Any], inputs: Any) -> tuple[dict[str, float]
     """The median time of a prediction in seconds, for one datum and for a batch, and how it was measured.
 
     answer: predicts inputs, all samples included. inputs: a batch. The first call of each size warms up and is not
-    counted, unless it alone takes the time there is. The batch has 64 data, or as many as can be afforded.
+    counted, unless it alone takes the time there is. The batch has 64 data for every model, fast or slow, so that times
+    can be compared; less only where there are not as many.
 
     >>> import torch
     >>> times, how = latency(lambda x: x.sum(), torch.zeros(100, 4))
@@ -28,11 +29,8 @@ def latency(answer: Callable[[Any], Any], inputs: Any) -> tuple[dict[str, float]
     """
     import torch
 
+    size = min(batches.size(inputs), BATCH)
     one = _median(answer, batches.rows(inputs, 0, 1), BUDGET / 4)
-    most, size, last = min(batches.size(inputs), BATCH), 1, one
-    while size < most and 4 * last < BUDGET / 2:  # four times the data take at most four times as long
-        size = min(4 * size, most)
-        last = _timed(answer, batches.rows(inputs, 0, size))
     many = one if size == 1 else _median(answer, batches.rows(inputs, 0, size), BUDGET / 2)
     how = {"batch": size, "threads": torch.get_num_threads()}
     return {"latency_one": one, "latency_batch": many}, how

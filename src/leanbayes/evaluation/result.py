@@ -35,6 +35,10 @@ class _Result(abc.ABC):
         """The result that `to_dict` wrote; anything foreign is refused."""
 
     @abc.abstractmethod
+    def _models(self) -> tuple[Evaluation, ...]:
+        """The evaluations that a page shows."""
+
+    @abc.abstractmethod
     def __rich__(self) -> RenderableType: ...
 
     def __repr__(self) -> str:
@@ -56,7 +60,7 @@ class _Result(abc.ABC):
         """Write one self-contained HTML page: summary, table, plots, cost, and how to get it again."""
         path = checks.path("path", path, error=EvaluationError)
         require("matplotlib", "plots", "save_html")
-        return files.write_text(path, page([self] if isinstance(self, Evaluation) else self.evaluations))
+        return files.write_text(path, page(self._models()))
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
@@ -115,6 +119,9 @@ class Evaluation(_Result):
 
     def __rich__(self) -> RenderableType:
         return evaluation_table(self)
+
+    def _models(self) -> tuple[Evaluation, ...]:
+        return (self,)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form; what is not finite becomes None."""
@@ -178,6 +185,9 @@ class Comparison(_Result):
 
     def __rich__(self) -> RenderableType:
         return comparison_table(self.evaluations)
+
+    def _models(self) -> tuple[Evaluation, ...]:
+        return self.evaluations
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""

@@ -105,7 +105,13 @@ def evaluate(
     if temperature is not None:
         temperature = accept(temperature, model, name="temperature", error=EvaluationError)
     (first, _), loader = feed.peek(loader)
-    given = {"ood": ood, "pixels": pixels, "corruptions": corruptions, "reference": reference, "attack": attack}
+    given: dict[str, Any] = {
+        "ood": ood,
+        "pixels": pixels,
+        "corruptions": corruptions,
+        "reference": reference,
+        "attack": attack,
+    }
     given |= {"temperature": temperature, "selective": selective, "replicates": replicates}
     wanted = arguments.options(given, likelihood.task, loader, first, samples, mean_only)
     rows = arguments.history(history)

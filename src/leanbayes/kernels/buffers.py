@@ -142,17 +142,19 @@ def empty(shape: list[int] | tuple[int, ...] | torch.Size) -> Tensor:
     >>> empty((4, 2**18)).shape
     torch.Size([4, 262144])
     """
-    return _lent(_KEPT, 4 * prod(shape)).view(shape)
+    needed = 4 * prod(shape)
+    if needed < SMALLEST:
+        return torch.empty(shape, dtype=torch.float32, device=_CPU)
+    return _lent(_KEPT, needed).view(shape)
 
 
 def working(count: int) -> Tensor:
     """(count,) of any content, for the time of one call."""
-    return _lent(_WORK, 4 * count)
+    small = 4 * count < SMALLEST
+    return torch.empty(count, dtype=torch.float32, device=_CPU) if small else _lent(_WORK, 4 * count)
 
 
 def _lent(kept: _Kept, needed: int) -> Tensor:
-    if needed < SMALLEST:
-        return torch.empty(needed // 4, dtype=torch.float32, device=_CPU)
     size, memory = kept.take(_rounded(needed))
     try:
         lent = (ctypes.c_char * needed).from_buffer(memory)

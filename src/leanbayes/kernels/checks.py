@@ -15,4 +15,4 @@ def expect(x: Tensor, shape: tuple[int, ...], what: str) -> None:
 
 def side_by_side(x: Tensor) -> Tensor:
     """The tensor with its elements in order in memory, itself where they are."""
-    return x.resolve_neg().contiguous() if x.is_neg() else x.contiguous()
+    return x if x.is_contiguous() and not x.is_neg() else x.resolve_neg().contiguous()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -31,7 +32,7 @@ class Geometry:
     padding: tuple[int, int]
     size: tuple[int, int]
 
-    @property
+    @functools.cached_property
     def out_size(self) -> tuple[int, int]:
         """Height and width of the output."""
         zipped = zip(self.size, self.kernel, self.stride, self.padding, strict=True)

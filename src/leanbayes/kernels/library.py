@@ -6,6 +6,7 @@ import ctypes
 import functools
 import os
 import struct
+import threading
 import warnings
 from array import array
 from collections.abc import Sequence
@@ -29,6 +30,10 @@ FUNCTIONS = (
 # as enumerated in native/arguments.h
 _KINDS = {torch.float32: 1, torch.int32: 2, torch.int8: 3}
 _LIST, _INTEGER, _REAL = 4, 5, 6
+_NOTHING, _STRIDED = (0, 0, 0), torch.strided
+AT_HAND = 2**15
+"""Floats of working memory that a thread keeps: small calls, of which there are many, need no more."""
+_mine = threading.local()
 _REASONS = {
     1: "more or fewer arguments than it takes",
     2: "of another type than it takes, or missing",
@@ -111,21 +116,21 @@ def call(name: str, *arguments: Argument) -> None:
     words: list[int] = []
     lists = []  # this and `arguments` keep all that is pointed to alive until it returns
     for value in arguments:
-        if isinstance(value, Tensor):
+        if value is None:
+            words += _NOTHING
+        elif isinstance(value, Tensor):
             kind = _KINDS.get(value.dtype)
-            if kind is None or not value.is_cpu or value.layout is not torch.strided:
+            if kind is None or not value.is_cpu or value.layout is not _STRIDED:
                 raise DataError(
                     f"{name} takes float32 tensors on the CPU (and its own tables of int32 and int8), received "
                     f"{_about(value)}; convert it with .to('cpu', torch.float32)"
                 )
-            if value.is_neg() or not value.is_contiguous():
+            if not value.is_contiguous() or value.is_neg():
                 raise DataError(
                     f"{name} takes tensors whose elements lie side by side, received {_about(value)} with strides "
                     f"{value.stride()}; call .contiguous() and .resolve_neg() on it first"
                 )
             words += (kind, value.numel(), value.data_ptr())
-        elif value is None:
-            words += (0, 0, 0)
         elif isinstance(value, int):
             words += (_INTEGER, 1, value)
         elif isinstance(value, float):
@@ -133,14 +138,19 @@ def call(name: str, *arguments: Argument) -> None:
         else:
             lists.append(_integers(name, value))
             words += (_LIST, len(value), lists[-1].buffer_info()[0])
-    words += (0, 0, 0)
+    try:
+        work, at_hand = _mine.work
+    except AttributeError:
+        work = torch.empty(AT_HAND, dtype=torch.float32, device="cpu")
+        work, at_hand = _mine.work = work, (_KINDS[torch.float32], AT_HAND, work.data_ptr())
+    words += at_hand
     passed, function = _integers(name, words), getattr(native, name)
     address, length = passed.buffer_info()
     while status := function(address, length // 3):
         if status < 0:
             raise _refusal(name, -status // 256, -status % 256, arguments)
         work = working(status)
-        passed[-3], passed[-2], passed[-1] = _KINDS[torch.float32], status, work.data_ptr()
+        passed[-2], passed[-1] = status, work.data_ptr()
 
 
 def _integers(name: str, values: Sequence[int]) -> array[int]:

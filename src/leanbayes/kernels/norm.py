@@ -24,11 +24,6 @@ class Norm:
     eps: float
     own: bool
 
-    def numbers(self) -> tuple[Tensor | float | None, ...]:
-        """What the kernels read, in their order."""
-        gamma, beta = (None if t is None else t.detach().contiguous() for t in (self.gamma, self.beta))
-        return self.mean, self.variance, gamma, beta, self.eps
-
 
 def moments(x: Tensor, batch: int) -> tuple[Tensor, Tensor]:
     """Mean and biased variance over batch and positions, (channels,) each, of blocks that hold ``batch`` data."""
@@ -70,24 +65,27 @@ def _numbers(norm: Norm | None, x: Tensor) -> tuple[Tensor | float | None, ...]:
     """What the kernels read of a norm, if it is one of the channels of x."""
     if norm is None:
         return None, None, None, None, 0.0
-    numbers = norm.numbers()
-    for given in numbers[:4]:
-        if isinstance(given, Tensor) and given.shape != (x.shape[2],):
+    found: list[Tensor | float | None] = []
+    channels = x.shape[2:3]
+    for given in (norm.mean, norm.variance, norm.gamma, norm.beta):
+        if given is not None and given.shape != channels:
             raise DataError(
                 f"expected a norm of {x.shape[2]} channels, as the activation has, received one of "
                 f"{tuple(given.shape)}; check the number of channels that the norm was made for"
             )
-    return tuple(side_by_side(t) if isinstance(t, Tensor) else t for t in numbers)
+        found.append(None if given is None else side_by_side(given))
+    return *found, norm.eps
 
 
 def sizes(x: Tensor, batch: int) -> list[int]:
     """What the kernels read of a blocked activation."""
-    if x.dim() != 4 or x.shape[3] != LANES or x.shape[0] != -(-batch // LANES):
+    shape = x.shape
+    if len(shape) != 4 or shape[3] != LANES or shape[0] != -(-batch // LANES):
         raise DataError(
             f"expected blocks (blocks, positions, channels, {LANES}) of a batch of {batch}, received {tuple(x.shape)}; "
             "the batch is that of the tensor the blocks were made of"
         )
-    return [*x.shape[:3], batch]
+    return [shape[0], shape[1], shape[2], batch]
 
 
 def norm_input(x: Tensor, batch: int, grad: Tensor, out: Tensor | None, rectified: bool, line: Tensor) -> Tensor:

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from . import rules as _rules  # noqa: F401  (registers what runs on blocks)
 from .blocked import Blocked, Cell, blocks_of, finite_lanes
 from .deferred import Pass, Upstream
+from .once import first_derivatives
 from .plan import Plan
 from .sparse import both, gradients
 
@@ -42,7 +42,7 @@ class SparseOperation(torch.autograd.Function):
         return Blocked(Cell(Pass(y, x.shape[0]), x.shape[0]), shape)
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives("for second ones of sparse layers set the environment variable LEANBAYES_KERNELS=off")
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         x, mu, sigma, slope, *order = ctx.saved_tensors
         made = ctx.plan.geometry

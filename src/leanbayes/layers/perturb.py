@@ -11,9 +11,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 from ..kernels import library
+from ..kernels.once import first_derivatives
 
 
 def perturb(mean: Tensor, variance: Tensor) -> Tensor:
@@ -62,6 +62,9 @@ def _normals_like(x: Tensor) -> Tensor:
     return torch.randn_like(x.permute(0, 2, 3, 1)).permute(0, 3, 1, 2)
 
 
+_INSTEAD = 'for second ones draw whole weights: with lb.using(estimator="weight")'
+
+
 class _Compiled(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, mean: Tensor, variance: Tensor, seed: int) -> Tensor:
@@ -72,7 +75,7 @@ class _Compiled(torch.autograd.Function):
         return out
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives(_INSTEAD)
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:
         (slope,) = ctx.saved_tensors
         return grad, grad * slope, None
@@ -97,7 +100,7 @@ class _Perturb(torch.autograd.Function):
         ctx.set_materialize_grads(False)  # no tensor of zeros for what has no gradient
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives(_INSTEAD)
     def backward(ctx: Any, grad: Tensor | None, _: None) -> tuple[Tensor | None, Tensor | None, None]:
         (scaled,) = ctx.saved_tensors
         return grad, None if grad is None else (grad * scaled).mul_(0.5), None

@@ -6,7 +6,7 @@ from collections import OrderedDict
 
 from torch import nn
 
-from ..errors import ConfigError
+from .options import check_image_size
 
 
 def convnet(
@@ -21,8 +21,7 @@ def convnet(
     >>> sum(p.numel() for p in convnet().parameters())
     38282
     """
-    if image_size < 2:
-        raise ConfigError(f"convnet: expected an image_size of 2 or more, received {image_size}")
+    check_image_size("convnet", image_size, at_least=2)
     side = image_size // 2
     layers: dict[str, nn.Module] = {
         "conv1": nn.Conv2d(in_channels, width, 3, padding=1),

@@ -7,8 +7,8 @@ from typing import Literal
 
 from torch import nn
 
-from ..errors import ConfigError
-from .activations import activation as activation_of
+from ..checks import one_of
+from .options import activation as activation_of, check_image_size
 
 
 def lenet5(
@@ -35,13 +35,9 @@ def lenet5(
     >>> sum(p.numel() for p in lenet5().parameters())
     431080
     """
+    check_image_size("lenet5", image_size, at_least=16)
+    one_of("lenet5.batch_norm", batch_norm, (True, False, "dense"))
     side = ((image_size - 4) // 2 - 4) // 2
-    if side < 1:
-        raise ConfigError(
-            f"lenet5: expected an image_size of 16 or more, received {image_size}; pad or enlarge the images"
-        )
-    if batch_norm not in (True, False, "dense"):
-        raise ConfigError(f"lenet5: expected batch_norm of True, False or 'dense', received {batch_norm!r}")
     layers: list[tuple[str, nn.Module | None]] = [
         ("conv1", nn.Conv2d(in_channels, 20, 5, bias=bias)),
         ("bn1", nn.BatchNorm2d(20) if batch_norm is True else None),

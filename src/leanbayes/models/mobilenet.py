@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from ..errors import ConfigError
+from ..checks import number
+from .options import check_image_size, check_sizes, kaiming_
 
 # expansion, channels at width 1, blocks and stride of each stage: table 2 of the paper
 _STAGES = (
@@ -80,9 +81,7 @@ class MobileNetV2(nn.Module):
         self.bn2 = nn.BatchNorm2d(head)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(head, num_classes)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out")
+        kaiming_(self)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits, shape (batch, num_classes)."""
@@ -109,13 +108,9 @@ def mobilenet_v2(
     >>> sum(p.numel() for p in mobilenet_v2().parameters())
     2236682
     """
-    if min(num_classes, in_channels) < 1 or not width > 0:
-        raise ConfigError(
-            f"mobilenet_v2: expected num_classes and in_channels of 1 or more and a width above 0, "
-            f"received {num_classes}, {in_channels}, {width!r}"
-        )
-    if image_size < 8:
-        raise ConfigError(f"mobilenet_v2: expected an image_size of 8 or more, received {image_size}")
+    check_sizes("mobilenet_v2", num_classes=num_classes, in_channels=in_channels)
+    number("mobilenet_v2.width", width, above=0)
+    check_image_size("mobilenet_v2", image_size, at_least=8)
     return MobileNetV2(num_classes, in_channels, width, 3 if image_size < 64 else 4 if image_size < 128 else 5)
 
 

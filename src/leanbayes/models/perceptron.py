@@ -7,7 +7,8 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from ..errors import ConfigError
+from ..checks import one_of
+from .options import check_sizes
 
 ACTIVATIONS: dict[str, type[nn.Module]] = {"relu": nn.ReLU, "tanh": nn.Tanh, "gelu": nn.GELU, "silu": nn.SiLU}
 
@@ -30,10 +31,10 @@ def mlp(
     266610
     """
     widths = (in_features, *([hidden] if isinstance(hidden, int) else hidden))
-    if any(not isinstance(w, int) or w < 1 for w in (*widths, out_features)):
-        raise ConfigError(f"mlp: expected widths of 1 or more, received {in_features}, {hidden}, {out_features}")
-    if activation not in ACTIVATIONS:
-        raise ConfigError(f"mlp: expected an activation of {', '.join(ACTIVATIONS)}, received {activation!r}")
+    check_sizes("mlp", in_features=in_features, out_features=out_features)
+    for width in widths[1:]:
+        check_sizes("mlp", hidden=width)
+    one_of("mlp.activation", activation, ACTIVATIONS)
     layers: list[nn.Module] = [nn.Flatten()]
     for before, after in itertools.pairwise(widths):
         layers.append(nn.Linear(before, after, bias=bias))

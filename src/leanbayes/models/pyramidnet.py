@@ -7,7 +7,9 @@ from typing import cast
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ..checks import number
 from ..errors import ConfigError
+from .options import check_sizes, kaiming_
 
 
 class PyramidBlock(nn.Module):
@@ -60,9 +62,7 @@ class PyramidNet(nn.Module):
         self.relu = nn.ReLU(inplace=True)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(widths[-1], num_classes)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        kaiming_(self)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits, shape (batch, num_classes)."""
@@ -88,11 +88,8 @@ def pyramidnet_cifar(
     """
     if depth < 8 or (depth - 2) % 6:
         raise ConfigError(f"pyramidnet_cifar: expected a depth of 6 n + 2 (8, 14, 20, ...), received {depth}")
-    if min(num_classes, in_channels, width) < 1 or not alpha >= 0:
-        raise ConfigError(
-            f"pyramidnet_cifar: expected num_classes, in_channels and width of 1 or more and an alpha of 0 or more, "
-            f"received {num_classes}, {in_channels}, {width}, {alpha!r}"
-        )
+    check_sizes("pyramidnet_cifar", num_classes=num_classes, in_channels=in_channels, width=width)
+    number("pyramidnet_cifar.alpha", alpha, at_least=0)
     return PyramidNet(num_classes, in_channels, (depth - 2) // 6, alpha, width)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from ..errors import ConfigError
+from .options import check_sizes, kaiming_
 
 
 def projection(in_channels: int, channels: int, stride: int) -> nn.Module | None:
@@ -52,11 +52,8 @@ class ResNet(nn.Module):
         stem_stride: int = 1,
     ) -> None:
         super().__init__()
-        if min(num_classes, in_channels, width, stem_stride) < 1:
-            raise ConfigError(
-                f"resnet: expected num_classes, in_channels, width and stem_stride of 1 or more, "
-                f"received {num_classes}, {in_channels}, {width}, {stem_stride}"
-            )
+        sizes = {"in_channels": in_channels, "width": width, "stem_stride": stem_stride}
+        check_sizes("resnet", num_classes=num_classes, **sizes)
         large = stem == "imagenet"
         kernel, stride, padding = (7, 2, 3) if large else (3, stem_stride, 1)
         self.conv1 = nn.Conv2d(in_channels, width, kernel, stride=stride, padding=padding, bias=False)
@@ -69,9 +66,7 @@ class ResNet(nn.Module):
         self.layer4 = _stage(4 * width, 8 * width, depths[3], stride=2)
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(8 * width, num_classes)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        kaiming_(self)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits, shape (batch, num_classes)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from torch import Tensor, nn
 
 from ..errors import ConfigError
+from .options import check_sizes, kaiming_
 from .resnet import projection
 
 
@@ -59,9 +60,7 @@ class ResNeXt(nn.Module):
             before = channels
         self.avgpool = nn.AdaptiveAvgPool2d(1)
         self.fc = nn.Linear(before, num_classes)
-        for module in self.modules():
-            if isinstance(module, nn.Conv2d):
-                nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
+        kaiming_(self)
 
     def forward(self, x: Tensor) -> Tensor:
         """Logits, shape (batch, num_classes)."""
@@ -96,11 +95,8 @@ def resnext_cifar(
     """
     if depth < 11 or (depth - 2) % 9:
         raise ConfigError(f"resnext_cifar: expected a depth of 9 n + 2 (11, 20, 29, ...), received {depth}")
-    if min(num_classes, in_channels, cardinality, base_width) < 1:
-        raise ConfigError(
-            f"resnext_cifar: expected num_classes, in_channels, cardinality and base_width of 1 or more, "
-            f"received {num_classes}, {in_channels}, {cardinality}, {base_width}"
-        )
+    sizes = {"in_channels": in_channels, "cardinality": cardinality, "base_width": base_width}
+    check_sizes("resnext_cifar", num_classes=num_classes, **sizes)
     if not min(64, base_width) * width >= 1:
         raise ConfigError(
             f"resnext_cifar: expected a width that leaves a channel a group (1/{min(64, base_width)} or more), "

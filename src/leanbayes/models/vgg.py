@@ -6,8 +6,8 @@ from collections import OrderedDict
 
 from torch import nn
 
-from ..errors import ConfigError
-from .activations import activation as activation_of
+from .. import checks
+from .options import activation as activation_of, check_image_size, check_sizes
 
 # channels of each convolution at width 1; a pooling ends a stage
 _ELEVEN = ((64,), (128,), (256, 256), (512, 512), (512, 512))
@@ -41,6 +41,7 @@ def vgg_like(
     >>> sum(p.numel() for p in vgg_like().parameters())
     14991946
     """
+    checks.number("vgg_like.width", width, at_least=1 / _LIKE[0][0])
     rates = (0.3, 0.4, 0.4, 0.4, 0.4) if dropout_last else (0.3, 0.4, 0.4, 0.4, 0.0)
     return _vgg(
         "vgg_like", _LIKE, num_classes, in_channels, image_size, width, max(1, int(512 * width)),
@@ -97,18 +98,10 @@ def _vgg(
 ) -> nn.Sequential:
     """rates: of the dropout between the convolutions of each stage, and of that around dense1."""
     first, smallest = stages[0][0], 2 ** len(stages)
-    if isinstance(width, bool) or not isinstance(width, (int, float)) or not width * first >= 1:
-        raise ConfigError(f"{name}: expected a width of 1/{first} or more, received {width!r}")
-    if min(num_classes, in_channels, hidden) < 1:
-        raise ConfigError(
-            f"{name}: expected num_classes, in_channels and hidden of 1 or more, "
-            f"received {num_classes}, {in_channels}, {hidden}"
-        )
+    checks.number(f"{name}.width", width, at_least=1 / first)
+    check_sizes(name, num_classes=num_classes, in_channels=in_channels, hidden=hidden)
+    check_image_size(name, image_size, at_least=smallest)
     side = image_size // smallest
-    if side < 1:
-        raise ConfigError(
-            f"{name}: expected an image_size of {smallest} or more, received {image_size}; pad or enlarge the images"
-        )
     layers: list[tuple[str, nn.Module]] = []
     before, number = in_channels, 0
     for stage, convolutions in enumerate(stages):

@@ -160,6 +160,9 @@ class FactorisedGaussian(Posterior):
         device = self.device if generator is None else generator.device
         return torch.randn(self.shape, generator=generator, device=device, dtype=self.dtype)
 
+    def noise_kind(self) -> tuple[Any, ...] | None:
+        return type(self), self.shape, self.dtype, self.device
+
     def sample(self, noise: Tensor | None = None) -> Tensor:
         """mean + std * noise (Kingma & Welling, 2014, section 2.4)."""
         return self.mean + self.deviation(noise)

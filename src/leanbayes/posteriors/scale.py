@@ -9,9 +9,10 @@ import math
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from ..errors import ConfigError
+from ..sampling import context
 from .base import check_floating
 
 # torch's default of 20 is off by exp(-20) = 2e-9 where it turns linear, which double precision would notice.
@@ -24,7 +25,11 @@ def std_from_rho(rho: Tensor) -> Tensor:
     >>> std_from_rho(torch.tensor([-5.0, 0.0, 50.0]))
     tensor([6.7153e-03, 6.9315e-01, 5.0000e+01])
     """
-    return F.softplus(rho, threshold=_LINEAR_ABOVE)
+    if context.scales is None or not isinstance(rho, nn.Parameter):  # another tensor may be gone, and its id reused
+        return F.softplus(rho, threshold=_LINEAR_ABOVE)
+    if (found := context.scales.get(id(rho))) is None:
+        found = context.scales[id(rho)] = F.softplus(rho, threshold=_LINEAR_ABOVE)
+    return found
 
 
 def rho_from_std(std: Tensor) -> Tensor:

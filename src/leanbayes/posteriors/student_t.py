@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from ..kernels.once import first_derivatives
 
 Formula = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
 
@@ -79,7 +80,7 @@ class _Expected(torch.autograd.Function):
         ctx.save_for_backward(*inputs)
 
     @staticmethod
-    @once_differentiable
+    @first_derivatives("the KL to a Student-t prior has no others")
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
         x, u = ctx.saved_tensors
         in_x, in_u = _by_place(x, u, _axis_slopes, _near_slopes, _far_slopes)

@@ -3,16 +3,49 @@
 from __future__ import annotations
 
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from .. import turns
 from ..sampling import Site
 from .probe import Probe
 
 OVERHEAD = 3.0  # data: what a pass costs besides those it computes
+
+
+KEPT = 2**22  # random numbers kept from one prediction to the next, of all models together: 16 MB
+_kept: OrderedDict[tuple[Any, ...], Tensor] = OrderedDict()  # the latest used is the last
+
+
+def kept_noise(site: Site, seed: int, number: int, samples: tuple[int, ...], balanced: bool | None) -> Tensor:
+    """As `noise`, from memory where a prediction with this seed drew it before: drawing costs more than a small layer.
+
+    The values do not depend on it. Nothing is kept on the model.
+    """
+    if (kind := site.noise_kind()) is None:
+        return noise(site, seed, number, samples, balanced)
+    key = (kind, seed, number, samples, balanced)
+    with turns.lock:
+        if (found := _kept.get(key)) is None:
+            found = noise(site, seed, number, samples, balanced)
+            if found.numel() > KEPT:
+                return found
+            _kept[key] = found
+            size = sum(each.numel() for each in _kept.values())
+            while size > KEPT:
+                size -= _kept.popitem(last=False)[1].numel()
+        _kept.move_to_end(key)
+        return found
+
+
+def amount(site: Site) -> int:
+    """How many random numbers a site takes in one sample."""
+    kind = site.noise_kind()
+    return noise(site, 0, 0, (0,), None).numel() if kind is None else math.prod(kind[1])
 
 
 def noise(site: Site, seed: int, number: int, samples: Sequence[int], balanced: bool | None) -> Tensor:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,12 +14,13 @@ from .. import batches, sampling
 from ..errors import LeanBayesWarning, PredictionError
 from . import draws
 from .own_noise import OwnNoise
-from .probe import Probe, fewest, probe
+from .pooling import fast_max_pooling
+from .probe import Probe, fewest, known, probe, signature
 
 LOOP_ROWS = 256
 VMAP_PAIRS = 2048
 VMAP_NOISE = 2**25  # random numbers held at once: whole layers times samples would otherwise fill the memory
-KEPT_NOISE = 2**22  # of all samples, kept from one block of data to the next
+GATHERED = 2**18  # numbers in the outputs of a loop that are handed out together
 FOLDED = 2**22  # numbers in the largest activation of a pass, where samples are folded into its batch
 
 
@@ -62,6 +63,7 @@ class Engine:
         self.own = OwnNoise(self.model)
         self.arranged: dict[int, tuple[float, list[list[int]]]] = {}
         self.kept: dict[tuple[int, ...], dict[int, Tensor]] = {}
+        self.looped: dict[int, Tensor] = {}
         if self.mean_only or not self.sites:
             self.samples = 1
         elif (period := draws.period(self.sites, self.balanced)) is not None:
@@ -84,6 +86,7 @@ class Engine:
             self.drawn_with = self.seed
             self.arranged.clear()
             self.kept.clear()
+            self.looped.clear()
         if not self.used:
             self._choose(inputs)
         total, start = batches.size(inputs), 0
@@ -104,30 +107,39 @@ class Engine:
 
     def _choose(self, inputs: Any) -> None:
         """Count where the work is; fall back to a loop, audibly, where vmap refuses the model."""
-        self._forget_shapes()
+        learning = self._forget_shapes()
+        memory = {} if learning else known(self.model)  # sites that learn shapes must see an input every time
+        looks = signature(inputs)
         try:
-            self.found = found = self._probed(inputs)
+            if looks not in memory:
+                memory[looks] = self._probed(inputs), self.least
+            self.found, self.least = memory[looks]
         except Exception:  # a model's own fault shows again in the loop
             self.used = "loop"
             return
+        found = self.found
         self.pairs = max(1, FOLDED // found.largest) if found.largest else VMAP_PAIRS
-        numbers = sum(noise.numel() for noise in self._noise(0).values())
+        numbers = sum(map(draws.amount, self.sites))
         most = min(self.group or self.samples, self.chunk or self.pairs, VMAP_NOISE // max(numbers, 1))
         self.most, self.data = max(most, 1), batches.size(inputs)
-        fixed = not any(site.learns_shape for site in self.sites)
-        self.keeps_noise = fixed and self.samples * numbers <= KEPT_NOISE
+        self.keeps_noise = not learning and self.samples * numbers <= draws.KEPT
         cost, together = self._arranged(0)
         self.most = self.together = max(map(len, together))
         alone = self._overhead() / min(self.data, self.chunk or LOOP_ROWS)
         if self.strategy == "auto" and not cost < sum(map(len, together)) * (1 + alone):
             self.used = "loop"
             return
+        if (looks, "vmap") in memory:
+            self.used = "vmap"
+            return
         try:
-            noise, before = self._stacked([0, 1]), self.own.states()
-            self._vectorised(batches.rows(inputs, 0, self.least), noise, set())
+            pair = {id(s): draws.noise(s, self.seed, i, (0, 1), self.balanced) for i, s in enumerate(self.sites)}
+            before = self.own.states()
+            self._vectorised(batches.rows(inputs, 0, self.least), pair, set())
             if self.own.drawn_since(before):  # one pass for all samples would give each what its neighbours leave it
                 raise PredictionError("it draws random numbers of its own, which belong to one sample")
             self.used = "vmap"
+            memory[looks, "vmap"] = True
         except Exception as error:  # vmap's refusals have no common type; a model's own fault shows again in the loop
             self.used = "loop"
             if found.prefix > 0.1 or self.strategy == "vmap":
@@ -162,8 +174,8 @@ class Engine:
         return self.arranged[first]
 
     def _overhead(self) -> float:
-        """What a pass costs besides its data; small change where samples have weights of their own."""
-        return draws.OVERHEAD if self.found.largest else 0.0
+        """What a pass costs besides its data, in data."""
+        return draws.OVERHEAD if self.found.largest else self.found.calls
 
     def _rows_with(self, samples: int) -> int:
         return max(1, min(self.data, (self.chunk or self.pairs) // samples))
@@ -194,8 +206,18 @@ class Engine:
                 for some in self._arranged(first)[1]:
                     yield some, self._vmap(block, some)
             else:
-                for number in numbers:
-                    yield [number], self._one(block, start, number).unsqueeze(0)
+                yield from self._loop(block, start, numbers)
+
+    def _loop(self, block: Any, start: int, numbers: list[int]) -> Iterator[tuple[list[int], Tensor]]:
+        """A pass for every sample; small outputs of several are handed out together."""
+        left = list(numbers)
+        while left:
+            said: list[Tensor] = []
+            with fast_max_pooling(self.model), sampling.kept_scales():
+                while len(said) < len(left) and (not said or len(said) * said[0].numel() < GATHERED):
+                    said.append(self._one(block, start, left[len(said)]))
+            yield left[: len(said)], torch.stack(said)
+            del left[: len(said)]
 
     def _forget_shapes(self) -> bool:
         """Whether any site learns the shape of its noise from an input; such sites start anew."""
@@ -244,7 +266,10 @@ class Engine:
                 return self._run(block)
 
         own = {key: noise for key, noise in stacked.items() if key not in same}
-        with warnings.catch_warnings():  # operations without a rule of their own run sample by sample: as in a loop
+        with (
+            warnings.catch_warnings(),
+            fast_max_pooling(self.model),
+        ):  # operations without a rule of their own run sample by sample: as in a loop
             warnings.filterwarnings("ignore", "There is a performance drop because we have not yet implemented")
             return torch.func.vmap(one, randomness="different")(own)
 
@@ -253,13 +278,24 @@ class Engine:
         key = tuple(numbers)
         if key in self.kept:
             return self.kept[key]
-        found = {id(site): draws.noise(site, self.seed, i, numbers, self.balanced) for i, site in enumerate(self.sites)}
+        draw = draws.kept_noise if self.keeps_noise else draws.noise
+        found = {id(site): draw(site, self.seed, i, key, self.balanced) for i, site in enumerate(self.sites)}
         if self.keeps_noise:
             self.kept[key] = found
         return found
 
     def _noise(self, sample: int) -> Mapping[int, Tensor]:
-        return _Noise({id(site): (i, site) for i, site in enumerate(self.sites)}, self.seed, sample, self.balanced)
+        sites = {id(site): (i, site) for i, site in enumerate(self.sites)}
+        return _Noise(sites, self.seed, sample, self.balanced, self._of_loop)
+
+    def _of_loop(self, number: int, sample: int) -> Tensor | None:
+        """The noise of a site in one sample, drawn for all samples at once; None where that would take much memory."""
+        if not self.keeps_noise or self.group is not None:
+            return None
+        if number not in self.looped:
+            everything = tuple(range(self.samples))
+            self.looped[number] = draws.kept_noise(self.sites[number], self.seed, number, everything, self.balanced)
+        return self.looped[number][sample]
 
 
 def _is_same(noise: Tensor) -> bool:
@@ -275,12 +311,15 @@ class _Noise(Mapping[int, Tensor]):
     seed: int
     sample: int
     balanced: bool | None = None
+    at_once: Callable[[int, int], Tensor | None] = lambda number, sample: None
     drawn: dict[int, Tensor] = field(default_factory=dict)
 
     def __getitem__(self, key: int) -> Tensor:
         if key not in self.drawn:
             number, site = self.sites[key]
-            self.drawn[key] = draws.noise(site, self.seed, number, [self.sample], self.balanced)[0]
+            if (found := self.at_once(number, self.sample)) is None:
+                found = draws.noise(site, self.seed, number, [self.sample], self.balanced)[0]
+            self.drawn[key] = found
         return self.drawn[key]
 
     def __iter__(self) -> Iterator[int]:

@@ -171,6 +171,14 @@ class Predictive:
                 "the model has no thresholds for such predictions; call lb.conformalize_(model, held_out), "
                 "and again after training it or changing its temperature or its task"
             )
+        outputs = self.mean.shape[1] if task == "classification" else self.mean[0].numel()
+        wanted = {1, outputs} if task == "classification" else {outputs}
+        if self.conformal.task != task or len(self.conformal.thresholds) not in wanted:
+            raise PredictionError(
+                f"expected thresholds for {len(self.conformal.thresholds)} "
+                f"{'classes' if self.conformal.task == 'classification' else 'outputs'}, received a prediction of "
+                f"{outputs}; call lb.conformalize_ again"
+            )
         if (samples := int(self.counts.max())) != self.conformal.samples:
             warnings.warn(
                 f"lb.conformalize_ averaged {self.conformal.samples} samples and this prediction {samples}, so that "

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.module import register_module_forward_hook
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from .. import batches, sampling
@@ -16,6 +20,9 @@ from ..layers.sparse import dense_path
 
 OWN_WEIGHTS = 2.0
 FOLDED = 1.0
+PLAIN = (bool, int, float, str, type(None))
+FLOPS_A_CALL = 400_000
+"""The arithmetic that a core does while Python and torch call an operation, about 20 microseconds at 20 GFLOP/s."""
 
 
 @dataclass(frozen=True)
@@ -28,6 +35,7 @@ class Probe:
     after: for each of them what a sample costs under vmap after that draw, in passes.
     largest: numbers in the largest output of a module after the first draw, for one datum, where samples fold into the
         batch; 0 elsewhere.
+    calls: what the operations of a pass cost by being called, in data: `FLOPS_A_CALL` each.
 
     Under vmap a sample costs its share of the arithmetic times `OWN_WEIGHTS` where it has weights of its own:
     benchmarks/predict.py finds 1.8 to 2.6 for the last block, the last stage or all of ResNet-18. Where few data share
@@ -41,6 +49,7 @@ class Probe:
     before: tuple[float, ...] = ()
     after: tuple[float, ...] = ()
     largest: int = 0
+    calls: float = 0.0
 
     def cost(self, samples: int, passes: int, depth: int = 0) -> float:
         """Of vectorised passes whose samples have the first ``depth`` sites in common; a loop costs ``samples``.
@@ -68,7 +77,7 @@ def probe(model: nn.Module, inputs: Any, rows: int = 1) -> Probe:
     rows = min(rows, batches.size(inputs))
     counter = FlopCounterMode(display=False)
     drawn: list[tuple[sampling.Site, int]] = []
-    sizes = [0]
+    sizes, calls = [0], _Calls()
 
     def watch(site: sampling.Site) -> None:
         drawn.append((site, counter.get_total_flops()))
@@ -79,7 +88,7 @@ def probe(model: nn.Module, inputs: Any, rows: int = 1) -> Probe:
 
     hook = register_module_forward_hook(measure)
     try:
-        with sampling.using(estimator="weight"), counter, sampling.watching(watch), dense_path():
+        with sampling.using(estimator="weight"), counter, calls, sampling.watching(watch), dense_path():
             batches.call(model, batches.rows(inputs, 0, rows))
     finally:
         hook.remove()
@@ -99,4 +108,49 @@ def probe(model: nn.Module, inputs: Any, rows: int = 1) -> Probe:
         tuple(drawn[first[key]][1] / total for key in order),
         tuple(sum(each[first[key] :]) for key in order),
         max(sizes) if any(site.folds for site, _ in drawn) else 0,
+        calls.count * FLOPS_A_CALL * rows / total,
     )
+
+
+class _Calls(TorchDispatchMode):
+    """Counts operations."""
+
+    count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return func(*args, **(kwargs or {}))
+
+
+_known: WeakKeyDictionary[nn.Module, tuple[Any, dict[Any, Any]]] = WeakKeyDictionary()
+
+
+def known(model: nn.Module) -> dict[Any, Any]:
+    """What was found out about a model by counting, as long as its modules and their options are the same.
+
+    Kept beside the model, so that a second prediction need not count again; a new dict for a model that has changed.
+    """
+    now = [
+        (
+            id(module),
+            [v for v in module.__dict__.values() if type(v) in PLAIN],
+            [_shape(p) for p in module._parameters.values()],
+        )
+        for module in model.modules()
+    ]
+    if model not in _known or _known[model][0] != now:
+        _known[model] = now, {}
+    return _known[model][1]
+
+
+def _shape(parameter: Tensor | None) -> torch.Size | None:
+    return None if parameter is None else parameter.shape
+
+
+def signature(inputs: Any) -> Any:
+    """What inputs look like: shapes of one datum, types and devices."""
+    if isinstance(inputs, Tensor):
+        return inputs.shape[1:], inputs.dtype, inputs.device
+    if isinstance(inputs, Mapping):
+        return tuple((key, signature(value)) for key, value in inputs.items())
+    return tuple(map(signature, inputs)) if isinstance(inputs, (tuple, list)) else type(inputs)

@@ -1,7 +1,7 @@
 """The library's methods side by side, on one network.
 
-No paper's table, but the yardstick for those that follow. The cpu preset is `leanbayes demo` with five seeds; "paper"
-stands here for a longer run, LeNet-5 on MNIST.
+No paper's table, but the yardstick for those that follow. The cpu preset has the network of `leanbayes demo` and all
+digits; "paper" stands here for a longer run, LeNet-5 on MNIST.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ..models import build
 from ..models.auto import fitting
 from ..priors import Normal
 from .experiment import Cell, Experiment
-from .jobs import Jobs
+from .jobs import Jobs, settings_as_given
 from .results import Measured, Metrics
 
 
@@ -49,7 +49,6 @@ class Contestant:
         return [f"{name}, width {100 * width:g} %" for width in self.widths] or [name]
 
 
-# later methods join here, and so the demo's table
 CONTESTANTS: dict[str, Contestant] = {
     "plain network": Contestant(None),
     "MC dropout": Contestant(Dropout(0.2)),
@@ -133,18 +132,19 @@ def train_and_evaluate(name: str, setup: BaselineSetup, seed: int, *, progress: 
         lb.bayesianize_(model, contestant.method)  # type: ignore[arg-type]
     epochs = contestant.rounds * setup.epochs
     steps = int(contestant.warmup * epochs * len(parts["train"]))
-    history = lb.fit(
-        model,
-        parts["train"],
-        val=parts["val"],
-        epochs=epochs,
-        lr=setup.lr,
-        kl_weight=lb.warmup(0, contestant.kl_weight, steps=steps) if steps else contestant.kl_weight,
-        scheduler=lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs),
-        seed=seed,
-        recalibrate=False,
-        progress=progress,
-    )
+    with settings_as_given():
+        history = lb.fit(
+            model,
+            parts["train"],
+            val=parts["val"],
+            epochs=epochs,
+            lr=setup.lr,
+            kl_weight=lb.warmup(0, contestant.kl_weight, steps=steps) if steps else contestant.kl_weight,
+            scheduler=lambda optimizer: torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, epochs),
+            seed=seed,
+            recalibrate=False,
+            progress=progress,
+        )
     others = {o: DataLoader(load(o, parts="test", normalise=data).test, 256) for o in setup.ood}
     for row, width in zip(contestant.names(name), contestant.widths or (None,), strict=True):
         if width is not None:

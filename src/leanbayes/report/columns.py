@@ -34,11 +34,16 @@ def quality(evaluations: Sequence[Evaluation], *, full: bool = True) -> list[Col
 
 
 def cost(evaluations: Sequence[Evaluation]) -> list[Column]:
-    """The columns of cost that any of the evaluations fills; active parameters only where they differ from all."""
+    """The columns of cost that any of the evaluations fills; active parameters only if they differ from all.
+
+    The time of a batch is left out where batches differ in size.
+    """
     present = {key for e in evaluations for key in e.cost}
     if all(e.cost.get("active_parameters") == e.cost.get("parameters") for e in evaluations):
         present.discard("active_parameters")
-    sizes = {e.settings.get("latency", {}).get("batch") for e in evaluations}
+    sizes = {e.settings.get("latency", {}).get("batch") for e in evaluations if "latency_batch" in e.cost}
+    if len(sizes) > 1:
+        present.discard("latency_batch")
     shown = [c for c in COSTS if c.key in present]
     if len(sizes) == 1 and (size := sizes.pop()):
         shown = [dataclasses.replace(c, label=f"{size} data") if c.key == "latency_batch" else c for c in shown]

@@ -1,11 +1,11 @@
-"""The top of a page: quality beside cost, a row a model, and the figures in which several models are compared."""
+"""The top of a page: quality beside cost, and the figures in which several models are compared."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from . import columns, detail, parts, plots, stress
+from . import columns, detail, parts, plots, scatter, stress
 from .column import Column
 from .parts import text
 
@@ -13,28 +13,17 @@ if TYPE_CHECKING:
     from ..evaluation.result import Evaluation
 
 
-def quality_and_cost(evaluations: Sequence[Evaluation]) -> str:
-    """The main numbers of quality, and beside them the cost: tiles for one model, a column a model for several."""
-    groups = {"Quality": columns.quality(evaluations, full=False), "Cost": columns.cost(evaluations)}
-    groups = {name: shown for name, shown in groups.items() if shown}
+def overview(evaluations: Sequence[Evaluation]) -> str:
+    """Tiles for one model; for several the scatter of quality against cost and tables with a row for each."""
+    quality, cost = columns.quality(evaluations, full=False), columns.cost(evaluations)
     if len(evaluations) == 1:
-        return "".join(_tiles(name, shown, evaluations[0]) for name, shown in groups.items())
-    marks = {c.key: columns.marks(c, evaluations) for c in groups.get("Quality", ())}
-    heads = "".join(f"<th scope=col>{text(e.name)}</th>" for e in evaluations)
-    cards = []
-    for name, shown in groups.items():
-        body = []
-        for c in shown:
-            cells = (_cell(c, e, marks.get(c.key, {}).get(row)) for row, e in enumerate(evaluations))
-            body.append(f"<tr>{_head(c)}{''.join(cells)}</tr>")
-        head = f"<thead><tr><th scope=col>{name}</th>{heads}</tr></thead>"
-        table = f"<table class=wide>{head}<tbody>{''.join(body)}</tbody></table>"
-        cards.append(f"<div class=card><div class=scroll>{table}</div></div>")
-    legend = _legend([mark for found in marks.values() for mark in found.values()], evaluations)
-    return f"<div class=beside>{''.join(cards)}</div>{legend}"
+        return _tiles("Quality", quality, evaluations[0]) + _tiles("Cost", cost, evaluations[0])
+    return _scatter(evaluations) + _tables(evaluations, quality, cost)
 
 
 def _tiles(name: str, shown: Sequence[Column], e: Evaluation) -> str:
+    if not shown:
+        return ""
     tiles = "".join(
         f'<div title="{text(c.meaning)}"><dt>{text(_arrowed(c))}</dt><dd>{text(c.text(e))}'
         f"{_small(c.interval(e))}</dd></div>"
@@ -43,13 +32,42 @@ def _tiles(name: str, shown: Sequence[Column], e: Evaluation) -> str:
     return f'<div class="card tiles"><h3>{name}</h3><dl>{tiles}</dl></div>'
 
 
+def _scatter(evaluations: Sequence[Evaluation]) -> str:
+    """Drawn twice, for wide windows and for phones; the style sheet shows one of them."""
+    if (found := scatter.axes_of(evaluations)) is None:
+        return ""
+    better = "Up" if found[1].better == "higher" else "Down"
+    caption = (
+        f"{better} is better, left is cheaper. The grey line is the Pareto front: models that no other beats in both."
+    )
+    if found[0].key == "predict_seconds":
+        caption += " Times include all samples and were measured once; factors below three may be noise."
+    wide, narrow = (scatter.quality_and_cost(evaluations, width) for width in (11.0, 4.6))
+    picture = f"<div class=desktop>{wide}</div><div class=phone>{narrow}</div>"
+    return parts.figure("Quality against cost", picture, caption)
+
+
+def _tables(evaluations: Sequence[Evaluation], quality: Sequence[Column], cost: Sequence[Column]) -> str:
+    marks = {c.key: columns.marks(c, evaluations) for c in quality}
+    cards = []
+    for name, shown in (("Quality", quality), ("Cost", cost)):
+        heads = "".join(f'<th scope=col title="{text(c.meaning)}">{text(_arrowed(c))}</th>' for c in shown)
+        rows = "".join(
+            f"<tr><th scope=row>{text(e.name)}</th>"
+            + "".join(_cell(c, e, marks.get(c.key, {}).get(row)) for c in shown)
+            + "</tr>"
+            for row, e in enumerate(evaluations)
+        )
+        head = f"<thead><tr><th scope=col>{name}</th>{heads}</tr></thead>"
+        table = f"<table class=models>{head}<tbody>{rows}</tbody></table>"
+        cards.append(f"<div class=card><div class=scroll>{table}</div></div>" if shown else "")
+    legend = _legend([mark for found in marks.values() for mark in found.values()], evaluations)
+    return f"<div class=beside>{''.join(cards)}</div>{legend}"
+
+
 def _cell(column: Column, e: Evaluation, mark: str | None) -> str:
     kind = f" class={mark}" if mark else ""
     return f"<td{kind}>{text(column.text(e))}{_small(column.spread(e))}</td>"
-
-
-def _head(column: Column) -> str:
-    return f'<th scope=row title="{text(column.meaning)}">{text(_arrowed(column))}</th>'
 
 
 def _arrowed(column: Column) -> str:
@@ -61,9 +79,9 @@ def _small(words: str) -> str:
 
 
 def _legend(marks: Sequence[str], evaluations: Sequence[Evaluation]) -> str:
-    said = ["★ the best of its row"] if "best" in marks else []
+    said = ["★ the best of its column"] if "best" in marks else []
     if "noise" in marks:
-        said.append("≈ no worse than the best beyond noise (95 %, paired bootstrap)")
+        said.append("≈ not worse than the best beyond noise (95 %, paired bootstrap)")
     if columns.noise_known(evaluations):
         said.append("± half the 95 % interval, from resampling the test data")
     return f"<p class=hint>{text('; '.join(said))}.</p>" if said else ""
@@ -71,32 +89,21 @@ def _legend(marks: Sequence[str], evaluations: Sequence[Evaluation]) -> str:
 
 def figures(evaluations: Sequence[Evaluation]) -> Iterator[str]:
     """Every figure that has a line for each model."""
-    caption = "Filled dots are the best of their scale."
-    if columns.noise_known(evaluations):
-        caption += " The bars are 95 % intervals."
-    elif any("accuracy" in e.metrics for e in evaluations):
-        caption += " The bar at the accuracy is its 95 % sampling interval."
-    yield parts.figure("Side by side", plots.comparison(evaluations), caption)
     if _all(evaluations, "reliability"):
-        caption = (
-            "On the dashed line, a model that says 80 % is right 80 % of the time. Below it, it is over-confident."
-        )
-        yield parts.figure("Is confidence honest?", plots.reliability_overlay(evaluations), caption)
+        caption = "On the dashed line, a model that says 80 % is right 80 % of the time. Below it is over-confident."
+        yield parts.figure("Calibration", plots.reliability_overlay(evaluations), caption)
     if _all(evaluations, "coverage"):
         curves = {e.name: e.curves["coverage"] for e in evaluations}
-        yield parts.figure("Do the intervals hold?", plots.coverage(curves), detail.COVERAGE)
+        yield parts.figure("Coverage of the intervals", plots.coverage(curves), detail.COVERAGE)
     if _all(evaluations, "risk_coverage"):
         curves = {e.name: e.curves["risk_coverage"] for e in evaluations}
         yield parts.figure("Answering only when sure", stress.risk_coverage(curves), detail.DECLINED)
     if _all(evaluations, "corruption"):
         sweeps = {e.name: detail.sweep(e) for e in evaluations}
-        yield parts.figure("Spoilt images", stress.severity(sweeps), "Means over the corruptions.")
+        yield parts.figure("Corrupted images", stress.severity(sweeps), "Means over the corruptions.")
     if _all(evaluations, "attack"):
         curves = {e.name: e.curves["attack"] for e in evaluations}
         yield parts.figure("Under attack", stress.attack(curves), detail.attack_caption(evaluations[0]))
-    if all(e.cost.get("predict_seconds") and e.metrics.keys() & {"nll", "rmse"} for e in evaluations):
-        caption = "Down is better, left is cheaper; all samples of a prediction are counted."
-        yield parts.figure("What does quality cost?", plots.quality_and_cost(evaluations), caption)
 
 
 def _all(evaluations: Sequence[Evaluation], curve: str) -> bool:

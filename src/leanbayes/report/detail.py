@@ -12,24 +12,27 @@ if TYPE_CHECKING:
     from ..evaluation.result import Evaluation
 
 COVERAGE = (
-    "On the dashed line, 90 % of the truths lie inside the 90 % intervals. Below it, the intervals are too narrow."
+    "On the dashed line, 90 % of the targets lie inside the 90 % intervals. Below it, the intervals are too narrow."
 )
 DECLINED = "Answering the surest first: how many of the answers are wrong, by how much of the data is answered."
-PIT = "Flat is honest. Heaped at both ends, the predictives are too narrow; heaped in the middle, too wide."
+DASHED = " Dashed: the entropy of the same images before."
+PIT = "Flat is well calibrated. Heaped at both ends, the predictives are too narrow; heaped in the middle, too wide."
 
 
 def model(e: Evaluation, several: bool) -> str:
     """The section of one model; what several models share in one figure is not drawn again for each."""
     notes = "".join(f"<p class=note>Note: {parts.text(note)}</p>" for note in e.notes)
-    heading = f"<h2>{parts.text(e.name) if several else 'In detail'}</h2>"
-    questions = {
-        "Can it be believed?": [*_confidence(e), *_declined(e, several), *_regression(e, several)],
-        "Does it notice data of another kind?": [*_strange(e)],
-        "Does it hold up?": [*_spoilt(e, several), *_attacked(e, several)],
-        "How was it trained?": [*_training(e)],
+    groups = {
+        "Calibration": [*_confidence(e), *_declined(e, several), *_regression(e, several)],
+        "Out-of-domain data": [*_strange(e)],
+        "Robustness": [*_corrupted(e, several), *_attacked(e, several)],
+        "Training": [*_training(e)],
     }
-    body = "".join(f"<h3 class=question>{q}</h3>{parts.grid(cards)}" for q, cards in questions.items() if cards)
-    return f"<section>{heading}{notes}{body}<h3 class=question>All numbers</h3>{parts.columns(_numbers(e))}</section>"
+    body = "".join(f"<h3 class=question>{q}</h3>{parts.grid(cards)}" for q, cards in groups.items() if cards)
+    body += f"<h3 class=question>All numbers</h3>{parts.columns(_numbers(e))}"
+    if several:  # closed, so that twelve models are not a page of a hundred figures
+        return f"<details><summary>{parts.text(e.name)}</summary>{notes}{body}</details>"
+    return f"<section><h2>In detail</h2>{notes}{body}</section>"
 
 
 def sweep(e: Evaluation) -> dict[str, object]:
@@ -39,7 +42,9 @@ def sweep(e: Evaluation) -> dict[str, object]:
 
 def _confidence(e: Evaluation) -> Iterator[str]:
     if "reliability" in e.curves:
-        caption = "How often it is right when it is that sure; hollow bins are too small to count. Below: data per bin."
+        caption = (
+            "How often it is right when it is that sure. Larger dots have more data; hollow ones are too few to count."
+        )
         yield parts.figure("Reliability", plots.reliability(e.curves["reliability"]), caption)
     if "scaled_reliability" in e.curves:
         caption = f"The same after dividing the logits by {e.metrics['temperature']:.3g}, fitted to held-out data."
@@ -59,7 +64,7 @@ def _regression(e: Evaluation, several: bool) -> Iterator[str]:
     if "coverage" in e.curves and not several:
         yield parts.figure("Coverage", plots.coverage({e.name: e.curves["coverage"]}), COVERAGE)
     if "pit" in e.curves:
-        yield parts.figure("Where the truths fell", stress.pit(e.curves["pit"]), PIT)
+        yield parts.figure("PIT histogram", stress.pit(e.curves["pit"]), PIT)
 
 
 def _strange(e: Evaluation) -> Iterator[str]:
@@ -70,23 +75,23 @@ def _strange(e: Evaluation) -> Iterator[str]:
     for name, histograms in sets.items():
         aurocs = [e.metrics.get(f"ood.{name}.{h['score']}.auroc") for h in histograms]
         caption = f"Test data and {name}, each adding up to 100 %. The further apart, the better."
-        yield parts.figure(f"Doubt about {name}", plots.ood_histograms(histograms, aurocs), caption)
+        yield parts.figure(f"Scores of {name}", plots.ood_histograms(histograms, aurocs), caption)
 
 
-def _spoilt(e: Evaluation, several: bool) -> Iterator[str]:
+def _corrupted(e: Evaluation, several: bool) -> Iterator[str]:
     if not (cells := e.curves.get("corruption")):
         return
     count = cells[0].get("count", e.count)
     if not several:
         caption = f"Means over the corruptions, {count:,} images each."
-        yield parts.figure("Spoilt images", stress.severity({e.name: sweep(e)}), caption)
+        yield parts.figure("Corrupted images", stress.severity({e.name: sweep(e)}), caption)
     caption = f"Accuracy in per cent, on {count:,} images of each kind, from the mildest to the worst severity."
-    yield parts.figure("Spoilt images, one by one", parts.heat_map(cells), caption)
+    yield parts.figure("Corrupted images, one by one", parts.heat_map(cells), caption)
 
 
 def _attacked(e: Evaluation, several: bool) -> Iterator[str]:
     if "attack" in e.curves and not several:
-        yield parts.figure("Under attack", stress.attack({e.name: e.curves["attack"]}), attack_caption(e))
+        yield parts.figure("Under attack", stress.attack({e.name: e.curves["attack"]}), attack_caption(e) + DASHED)
 
 
 def attack_caption(e: Evaluation) -> str:
@@ -96,10 +101,7 @@ def attack_caption(e: Evaluation) -> str:
     step = f"{curve.get('step', 0):g}" + (f"/{scale:g} of the pixel range" if scale else "")
     kind = settings.get("kind", "targeted")
     aim = "images that it then takes for the class aimed at" if kind == "targeted" else "images it then gets wrong"
-    return (
-        f"{str(kind).capitalize()}, steps of {step}, on {curve.get('count', 0):,} images. Turned: {aim}. "
-        f"Dashed: the entropy of the same images before."
-    )
+    return f"{str(kind).capitalize()}, steps of {step}, on {curve.get('count', 0):,} images. Success: {aim}."
 
 
 def _training(e: Evaluation) -> Iterator[str]:

@@ -33,6 +33,10 @@ GRID = ("#dde2e9", "--grid", "#333c49")
 SURFACE = ("#ffffff", "--surface", "#171c24")
 THEME = (*SERIES, INK, MUTED, GRID, SURFACE)
 
+MARKERS = "os^DvPX*<>ph"
+LINES = ("-", (0, (5, 2)), (0, (1, 1.5)))
+LINE_OF_LEGEND = 18  # points
+
 _numbers = itertools.count(1)
 
 
@@ -41,11 +45,30 @@ def colour(number: int) -> str:
     return SERIES[number % len(SERIES)][0]
 
 
+def style(number: int, points: int = 0) -> dict[str, Any]:
+    """Colour, marker and line of a series: twelve are told apart by their marker alone, and by colour and line too.
+
+    points: of a curve of so many points few get a marker; 0 marks every point.
+    """
+    size = {"*": 8.0, "X": 6.0, "P": 6.0, "p": 6.0, "h": 6.0}.get(marker := MARKERS[number % len(MARKERS)], 5.0)
+    line = LINES[number // len(SERIES) % len(LINES)]
+    every = {"markevery": (number % 5 / 40, 0.2)} if points > 12 else {}
+    return {"color": colour(number), "marker": marker, "markersize": size, "linestyle": line, **every}
+
+
 @contextlib.contextmanager
 def canvas(
-    rows: int = 1, *, columns: int = 1, width: float = 4.6, height: float = 3.5, ratios: list[float] | None = None
+    rows: int = 1,
+    *,
+    columns: int = 1,
+    width: float = 4.6,
+    height: float | None = None,
+    ratios: list[float] | None = None,
 ) -> Iterator[Any]:
-    """Yield a figure and its axes in the house style: one, several above one another, or rows of several columns."""
+    """Yield a figure and its axes in the house style: one, several above one another, or rows of several columns.
+
+    height: in inches; None gives every row of axes more than two of them.
+    """
     require("matplotlib", "plots", "figures")
     import matplotlib as mpl
     from matplotlib.figure import Figure  # no pyplot: no global state, no display, nothing to close
@@ -75,7 +98,7 @@ def canvas(
         "ytick.labelsize": 10,
     }
     with mpl.rc_context(style):
-        figure = Figure(figsize=(width, height), layout="constrained")
+        figure = Figure(figsize=(width, height or 0.6 + 2.9 * rows), layout="constrained")
         figure.patch.set_alpha(0)
         axes = figure.subplots(rows, columns, squeeze=False, gridspec_kw={"height_ratios": ratios or [1.0] * rows})
         for ax in axes.flat:
@@ -126,14 +149,22 @@ def label(text: str) -> str:
 
 
 def legend(ax: Axes, title: str = "") -> None:
-    """The legend above the axes, where it can hide no data; as many entries a line as their names allow."""
+    """The legend above the axes, where it can hide no data; as many entries a line as their names allow.
+
+    The figure grows by the lines that the legend takes, so that the axes keep their height.
+    """
     names = ax.get_legend_handles_labels()[1]
     fits = sum(len(name) + 6 for name in names) <= 50
     longest = max(map(len, names), default=1)
+    columns = max(1, len(names) if fits else 44 // (longest + 6))
     ax.legend(
-        loc="lower left", bbox_to_anchor=(0, 1), ncols=max(1, len(names) if fits else 44 // (longest + 6)),
-        borderaxespad=0.2, handlelength=1.6, columnspacing=1.2, handletextpad=0.6,
+        loc="lower left", bbox_to_anchor=(0, 1), ncols=columns,
+        borderaxespad=0.2, handlelength=2.4, columnspacing=1.2, handletextpad=0.6,
     )  # fmt: skip
+    lines = -(-len(names) // columns)
+    figure = ax.get_figure(root=True)
+    if figure is not None and lines > 1:
+        figure.set_size_inches(figure.get_figwidth(), figure.get_figheight() + (lines - 1) * LINE_OF_LEGEND / 72)
     if title:
         ax.set_title(title, loc="right", fontsize=10, color=INK[0])
 

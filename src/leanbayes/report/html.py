@@ -7,16 +7,19 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from .._version import __version__
-from . import compared, detail, figure, parts, reproduce_command, summary_text
+from . import compared, detail, figure, parts, reproduce_command
 from .parts import text
+from .summary import summary
 from .table import conditions
 
 if TYPE_CHECKING:
     from ..evaluation.result import Evaluation
 
 
-def page(evaluations: Sequence[Evaluation], title: str | None = None) -> str:
+def page(evaluations: Sequence[Evaluation], title: str | None = None, extra: str = "") -> str:
     """The page as text: no network, no scripts; light and dark, phone and print. Every string of the user is escaped.
+
+    extra: HTML below the summary.
 
     >>> from leanbayes.evaluation import Evaluation
     >>> found = page([Evaluation("<b>mlp</b>", "classification", 100, {"accuracy": 0.93})])
@@ -28,11 +31,13 @@ def page(evaluations: Sequence[Evaluation], title: str | None = None) -> str:
     about = text(f"{first.task} · {conditions(evaluations)}")
     body = [
         f"<header><h1>{text(title)}</h1><p class=meta>{about}</p></header>",
-        f"<div class=summary>{''.join(f'<p>{text(s)}</p>' for s in summary_text.summary(evaluations))}</div>",
-        compared.quality_and_cost(evaluations),
+        f"<div class=summary>{''.join(f'<p>{text(s)}</p>' for s in summary(evaluations))}</div>",
+        extra,
+        compared.overview(evaluations),
     ]
     if several:
         body.append(parts.columns(compared.figures(evaluations)))
+        body.append("<h2>Each model</h2>")
     body += [detail.model(e, several) for e in evaluations]
     body += [reproduce_command.meanings(evaluations), reproduce_command.reproduce(evaluations)]
     return (

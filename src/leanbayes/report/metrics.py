@@ -6,7 +6,7 @@ from .column import Better, Column, Kind
 
 CALIBRATION, HUMAN, SCALED = "Calibration in detail", "Against human labels", "One temperature"
 CONFORMAL = "Conformal prediction"
-DECLINE, SPOILT, ATTACKED = "Answering only when sure", "Spoilt images", "Under attack"
+DECLINE, CORRUPTED, ATTACKED = "Answering only when sure", "Corrupted images", "Under attack"
 
 
 def _group(group: str, *rows: tuple[str, str, Better, Kind, str]) -> tuple[Column, ...]:
@@ -75,10 +75,10 @@ METRICS = (
         ("human.entropy_gap", "Entropy gap", "none", "number", "its doubt minus that of people, in nats"),
     ),
     *_group(
-        SPOILT,
-        ("corruption.accuracy", "Accuracy, spoilt", "higher", "percent", "mean accuracy over all corruptions"),
-        ("corruption.nll", "NLL, spoilt", "lower", "number", "mean NLL over all corruptions"),
-        ("corruption.ece", "ECE, spoilt", "lower", "number", "mean ECE over all corruptions"),
+        CORRUPTED,
+        ("corruption.accuracy", "Accuracy, corrupted", "higher", "percent", "mean accuracy over all corruptions"),
+        ("corruption.nll", "NLL, corrupted", "lower", "number", "mean NLL over all corruptions"),
+        ("corruption.ece", "ECE, corrupted", "lower", "number", "mean ECE over all corruptions"),
         ("corruption.clean_accuracy", "Accuracy, clean", "higher", "percent", "of the same images before"),
         ("corruption.mce", "mCE", "lower", "percent", "mean corruption error, relative to the reference"),
         (
@@ -91,7 +91,7 @@ METRICS = (
     ),
     *_group(
         ATTACKED,
-        ("attack.success", "Attack succeeds", "lower", "percent", "the share of data that the attack turns"),
+        ("attack.success", "Attack succeeds", "lower", "percent", "the share of data on which the attack succeeds"),
         ("attack.accuracy", "Accuracy, attacked", "higher", "percent", "right answers after the attack"),
         ("attack.entropy", "Entropy, attacked", "none", "number", "its doubt about attacked data, in nats"),
         ("attack.clean_entropy", "Entropy, clean", "none", "number", "its doubt about the same data before"),

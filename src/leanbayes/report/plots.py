@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from . import columns
-from .figure import GRID, INK, MUTED, SURFACE, canvas, colour, label, legend, percent_axis, svg
+from .figure import INK, MUTED, canvas, colour, label, legend, percent_axis, style, svg
 from .metrics import SCORES
 
 if TYPE_CHECKING:
@@ -15,77 +14,62 @@ if TYPE_CHECKING:
 
 
 def reliability(curve: Mapping[str, Any]) -> str:
-    """The reliability diagram: accuracy against confidence in bins, the gap to the diagonal, the data in each.
+    """The reliability diagram: accuracy against confidence in bins, with the gap to the diagonal.
 
-    curve: `Reliability.to_dict()`. Bins too small to count towards ECE are drawn hollow.
+    curve: `Reliability.to_dict()`. Dots grow with the data in their bins; bins too small for the ECE are hollow.
     """
-    edges, counts = curve["edges"], curve["count"]
-    bins = [
-        (low, high, n, c, a)
-        for low, high, n, c, a in zip(
-            edges[:-1], edges[1:], counts, curve["confidence"], curve["accuracy"], strict=True
-        )
-        if n
-    ]
-    with canvas(2, ratios=[3, 1]) as (figure, (top, bottom)):
-        top.plot([0, 1], [0, 1], color=MUTED[0], linewidth=1, dashes=(4, 3), zorder=1)
-        for _, _, n, confidence, accuracy in bins:
-            counted = n >= max(curve["min_count"], 1)
-            top.plot(
-                [confidence] * 2, [confidence, accuracy], color=colour(1), linewidth=4, alpha=0.35 if counted else 0.12
-            )
-        kept = [(c, a) for _, _, n, c, a in bins if n >= max(curve["min_count"], 1)]
-        small = [(c, a) for _, _, n, c, a in bins if n < max(curve["min_count"], 1)]
-        top.plot(*_columns(kept), "o-", color=colour(0), markersize=4.5, zorder=3, label="accuracy")
+    least = max(curve["min_count"], 1)
+    bins = [row for row in zip(curve["count"], curve["confidence"], curve["accuracy"], strict=True) if row[0]]
+    kept, small = [b for b in bins if b[0] >= least], [b for b in bins if b[0] < least]
+    total = sum(b[0] for b in bins) or 1
+    with canvas() as (figure, ax):
+        ax.plot([0, 1], [0, 1], color=MUTED[0], linewidth=1, dashes=(4, 3), zorder=1)
+        for _, sure, right in kept:
+            ax.plot([sure] * 2, [sure, right], color=colour(1), linewidth=3, alpha=0.4)
+        xs, ys = [sure for _, sure, _ in kept], [right for _, _, right in kept]
+        ax.plot(xs, ys, color=colour(0), linewidth=1.2, zorder=3)
+        ax.scatter(xs, ys, [16 + 160 * n / total for n, _, _ in kept], color=colour(0), zorder=4, label="accuracy")
         if small:
-            top.plot(
-                *_columns(small),
-                "o",
-                markerfacecolor="none",
-                color=MUTED[0],
-                markersize=4,
-                zorder=2,
-                label="too few data",
-            )
-        top.plot([], [], color=colour(1), alpha=0.35, linewidth=4, label="gap")
-        top.set(xlim=(0, 1), ylim=(0, 1.02), ylabel="accuracy")
-        legend(top)
-        top.tick_params(labelbottom=False)
-        lows, highs = [b[0] for b in bins], [b[1] for b in bins]
-        widths = [(high - low) * 0.9 for low, high in zip(lows, highs, strict=True)]
-        middles = [(low + high) / 2 for low, high in zip(lows, highs, strict=True)]
-        bottom.bar(middles, [b[2] for b in bins], widths, color=colour(0), alpha=0.75)
-        bottom.set(xlim=(0, 1), xlabel="confidence", ylabel="data", yscale="log", ylim=(0.7, max(counts) * 2))
-        _plain_log(bottom.yaxis, lambda value: f"{value:,.0f}")
-        percent_axis(top)
-        percent_axis(bottom, "x")
-        figure.align_ylabels()
-        spoken = "; ".join(f"{_percent(c)} sure, {_percent(a)} right" for c, a in kept)
+            hollow = {"facecolors": "none", "edgecolors": MUTED[0], "linewidths": 1}
+            ax.scatter([b[1] for b in small], [b[2] for b in small], 16, **hollow, zorder=2, label="too few data")
+        ax.plot([], [], color=colour(1), alpha=0.4, linewidth=3, label="gap")
+        ax.set(xlim=(0, 1), ylim=(0, 1.04), xlabel="confidence", ylabel="accuracy")
+        percent_axis(ax)
+        legend(ax)
+        spoken = "; ".join(f"{_percent(sure)} sure, {_percent(right)} right" for _, sure, right in kept)
         return svg(figure, "Reliability diagram", spoken)
 
 
 def reliability_overlay(evaluations: Sequence[Evaluation]) -> str:
-    """The reliability curves of several models in one diagram."""
+    """The reliability curves of several models in one diagram, in bins that hold a twelfth of the data or more."""
     with canvas() as (figure, ax):
-        ax.plot([0, 1], [0, 1], color=MUTED[0], linewidth=1, dashes=(4, 3))
-        for number, evaluation in enumerate(evaluations):
-            curve = evaluation.curves["reliability"]
-            points = [
-                (c, a)
-                for n, c, a in zip(curve["count"], curve["confidence"], curve["accuracy"], strict=True)
-                if n >= max(curve["min_count"], 1)
-            ]
-            ax.plot(
-                *_columns(points),
-                _MARKERS[number % 6],
-                color=colour(number),
-                markersize=4.5,
-                label=label(evaluation.name),
-            )
-        ax.set(xlim=(0, 1), ylim=(0, 1.02), xlabel="confidence", ylabel="accuracy")
+        curves = [pooled(e.curves["reliability"], 1 / 12) for e in evaluations]
+        for number, (e, points) in enumerate(zip(evaluations, curves, strict=True)):
+            ax.plot(*_columns(points), **style(number), label=label(e.name))
+        low = min((min(point) for points in curves for point in points), default=0.0)
+        ax.plot([low, 1], [low, 1], color=MUTED[0], linewidth=1, dashes=(4, 3), zorder=1)
+        ax.set(xlabel="confidence", ylabel="accuracy")
         percent_axis(ax)
         legend(ax)
         return svg(figure, "Reliability of all models")
+
+
+def pooled(curve: Mapping[str, Any], share: float) -> list[tuple[float, float]]:
+    """Confidence and accuracy in neighbouring bins taken together until each holds that share of the data.
+
+    >>> pooled({"count": [1, 9, 10], "confidence": [0.5, 0.7, 0.9], "accuracy": [0.0, 1.0, 1.0]}, 0.4)
+    [(0.68, 0.9), (0.9, 1.0)]
+    """
+    rows = [row for row in zip(curve["count"], curve["confidence"], curve["accuracy"], strict=True) if row[0]]
+    least, groups = share * sum(row[0] for row in rows), [[0.0, 0.0, 0.0]]
+    for count, sure, right in rows:
+        if groups[-1][0] >= least:
+            groups.append([0.0, 0.0, 0.0])
+        groups[-1] = [groups[-1][0] + count, groups[-1][1] + count * sure, groups[-1][2] + count * right]
+    if len(groups) > 1 and groups[-1][0] < least:  # what is left joins the bin before
+        last = groups.pop()
+        groups[-1] = [a + b for a, b in zip(groups[-1], last, strict=True)]
+    return [(round(sure / n, 6), round(right / n, 6)) for n, sure, right in groups if n]
 
 
 def confidence(histogram: Mapping[str, Any]) -> str:
@@ -110,7 +94,7 @@ def ood_histograms(histograms: Sequence[Mapping[str, Any]], aurocs: Sequence[flo
     histograms: set, score, edges, and the counts inside and outside of the domain; a panel for each score.
     """
     name, count = label(str(histograms[0]["set"])), len(histograms)
-    with canvas(count, height=max(3.5, 0.3 + 1.55 * count)) as (figure, drawn):
+    with canvas(count) as (figure, drawn):
         for ax, histogram, auroc in zip([drawn] if count == 1 else drawn, histograms, aurocs, strict=True):
             score = SCORES.get(histogram["score"], str(histogram["score"]))
             _steps(ax, histogram["edges"], histogram["inside"], colour(0), "test data")
@@ -137,8 +121,7 @@ def coverage(curves: Mapping[str, Mapping[str, Any]]) -> str:
     with canvas() as (figure, ax):
         ax.plot([0, 1], [0, 1], color=MUTED[0], linewidth=1, dashes=(4, 3))
         for number, (name, curve) in enumerate(curves.items()):
-            style = {"color": colour(number), "markersize": 4.5, "label": label(name)}
-            ax.plot(curve["nominal"], curve["observed"], _MARKERS[number % 6], **style)
+            ax.plot(curve["nominal"], curve["observed"], **style(number), label=label(name))
         ax.set(xlim=(0, 1), ylim=(0, 1.02), xlabel="nominal level of the interval", ylabel="truths inside")
         percent_axis(ax)
         if len(curves) > 1:
@@ -157,7 +140,7 @@ def training(history: Sequence[Mapping[str, Any]]) -> str:
     found = {k for row in history for k, value in row.items() if _number(value)} - gone
     panels = [(text, [k for k in keys if k in found]) for text, keys in kinds]
     panels = [(text, keys) for text, keys in panels if keys]
-    with canvas(max(len(panels), 1), height=max(3.5, 0.6 + 1.2 * len(panels))) as (figure, drawn):
+    with canvas(max(len(panels), 1)) as (figure, drawn):
         axes = [drawn] if len(panels) <= 1 else list(drawn)
         for ax, (text, keys) in zip(axes, panels, strict=False):
             for number, key in enumerate(keys):
@@ -175,55 +158,6 @@ def training(history: Sequence[Mapping[str, Any]]) -> str:
         return svg(figure, "Training curves")
 
 
-def comparison(evaluations: Sequence[Evaluation]) -> str:
-    """The main numbers of all models as dots on a scale each, with bars where their 95 % intervals are known."""
-    shown = columns.quality(evaluations, full=False)
-    shown = [c for c in shown if c.better != "none" and c.key != "brier"][:6]
-    count = len(evaluations)
-    with canvas(len(shown), height=len(shown) * (0.5 + 0.23 * count) + 0.2) as (figure, found):
-        for ax, column in zip([found] if len(shown) == 1 else found, shown, strict=True):
-            best = columns.best(column, evaluations)
-            for row, evaluation in enumerate(evaluations):
-                if (value := column.value(evaluation)) is None:
-                    continue
-                if (ends := column.ends(evaluation)) is None and column.key == "accuracy":
-                    spread = 1.96 * math.sqrt(max(value * (1 - value), 0) / max(evaluation.count, 1))
-                    ends = value - spread, value + spread
-                if ends is not None:
-                    ax.plot(ends, [row] * 2, color=colour(row), alpha=0.4, linewidth=4)
-                face = colour(row) if row in best or not best else SURFACE[0]
-                ax.plot(value, row, "o", color=colour(row), markerfacecolor=face, markersize=6.5, zorder=3)
-            if column.better == "nominal":
-                ax.axvline(column.nominal, color=MUTED[0], linewidth=1, dashes=(4, 3))
-            ax.set(yticks=range(count), ylim=(count - 0.4, -0.6))
-            ax.set_yticklabels([label(e.name) for e in evaluations], color=INK[0])
-            arrow = {"higher": " (higher is better)", "lower": " (lower is better)"}.get(column.better, "")
-            ax.set_title(label(column.label) + arrow, loc="left", fontsize=10.5, color=INK[0])
-            ax.grid(True, axis="y", color=GRID[0])
-            ax.spines["left"].set_visible(False)
-            ax.tick_params(axis="y", length=0)
-            ax.margins(x=0.08)
-            ax.locator_params(axis="x", nbins=5)
-            if column.kind == "percent":
-                percent_axis(ax, "x")
-        return svg(figure, "All models compared")
-
-
-def quality_and_cost(evaluations: Sequence[Evaluation]) -> str:
-    """The main number of quality against the measured time of a prediction; down and left is better."""
-    key = "nll" if "nll" in evaluations[0].metrics else "rmse"
-    with canvas() as (figure, ax):
-        for number, e in enumerate(evaluations):
-            style = {"color": colour(number), "markersize": 7, "linestyle": "none", "label": label(e.name)}
-            ax.plot(e.cost["predict_seconds"], e.metrics[key], marker=_MARKERS[number % 6][0], **style)
-        ax.set(xscale="log", xlabel="time of one prediction", ylabel=key.upper())
-        ax.margins(x=0.15, y=0.15)
-        _plain_log(ax.xaxis, lambda value: columns.written(value, "seconds"))
-        legend(ax)
-        return svg(figure, f"{key.upper()} against the time of one prediction")
-
-
-_MARKERS = ("o-", "s-", "^-", "D-", "v-", "P-")
 _LINES = ("-", "--", ":", "-.")
 _SCORES = ("accuracy", "val_accuracy", "rmse", "val_rmse", "metric", "val_metric")
 
@@ -244,13 +178,3 @@ def _number(value: object) -> bool:
 
 def _percent(value: float) -> str:
     return f"{100 * value:.0f} %"
-
-
-def _plain_log(axis: Any, written: Callable[[float], str]) -> None:
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
-
-    low, high = sorted(axis.get_view_interval())
-    axis.set_minor_locator(NullLocator())
-    if high < 100 * low:  # less than two decades: powers of ten alone would leave it bare
-        axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: written(value)))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from . import columns
 from .column import Column, Kind
-from .metrics import ATTACKED, CALIBRATION, CONFORMAL, DECLINE, HUMAN, RANKS, SCALED, SCORES, SPOILT
+from .metrics import ATTACKED, CALIBRATION, CONFORMAL, CORRUPTED, DECLINE, HUMAN, RANKS, SCALED, SCORES
 
 if TYPE_CHECKING:
     from ..evaluation.result import Evaluation
@@ -43,7 +43,7 @@ def sections(e: Evaluation) -> Iterator[Section]:
     yield from _plain(e, HUMAN, [c for c in shown if c.group == HUMAN])
     yield from _selective(e, shown)
     yield from _ranks(e, shown)
-    yield from _plain(e, SPOILT, [c for c in shown if c.group == SPOILT])
+    yield from _plain(e, CORRUPTED, [c for c in shown if c.group == CORRUPTED])
     yield from _severities(e)
     yield from _plain(e, ATTACKED, [c for c in shown if c.group == ATTACKED])
     if cost := columns.cost([e]):
@@ -112,7 +112,7 @@ def _severities(e: Evaluation) -> Iterator[Section]:
         shown = (Column(f"corruption.{key}.{level}", key, "none", kind, "") for key, kind in kinds.items())
         rows.append((level, *(c.text(e) for c in shown)))
     if rows:
-        yield Section("Spoilt images by severity", ("Severity", "Accuracy ↑", "NLL ↓", "ECE ↓"), rows)
+        yield Section("Corrupted images by severity", ("Severity", "Accuracy ↑", "NLL ↓", "ECE ↓"), rows)
 
 
 def _ranks(e: Evaluation, shown: list[Column]) -> Iterator[Section]:
@@ -123,4 +123,4 @@ def _ranks(e: Evaluation, shown: list[Column]) -> Iterator[Section]:
         cells = (by_key.get(f"ood.{name}.{score}.{metric}") for metric in RANKS)
         rows.append((f"{name}, {SCORES.get(score, score)}", *("–" if c is None else c.text(e) for c in cells)))
     if rows:
-        yield Section("Data of another kind", ("Set, score", "AUROC ↑", "AUPR ↑", "FPR95 ↓"), rows)
+        yield Section("Out-of-domain data", ("Set, score", "AUROC ↑", "AUPR ↑", "FPR95 ↓"), rows)

@@ -1,4 +1,4 @@
-"""Figures of what happens when data are declined, spoilt or attacked: plain lists in, an SVG string out."""
+"""Figures of what happens when data are declined, corrupted or attacked: plain lists in, an SVG string out."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .figure import MUTED, canvas, colour, label, legend, percent_axis, svg
-
-MARKERS = ("o-", "s-", "^-", "D-", "v-", "P-")
+from .figure import MUTED, canvas, colour, label, legend, percent_axis, style, svg
 
 
 def risk_coverage(curves: Mapping[str, Mapping[str, Any]]) -> str:
@@ -18,7 +16,8 @@ def risk_coverage(curves: Mapping[str, Mapping[str, Any]]) -> str:
     """
     with canvas() as (figure, ax):
         for number, (name, curve) in enumerate(curves.items()):
-            ax.plot(curve["coverage"], curve["risk"], color=colour(number), label=label(name))
+            look = style(number, len(curve["risk"])) if len(curves) > 1 else {"color": colour(number)}
+            ax.plot(curve["coverage"], curve["risk"], **look, label=label(name))
         ax.set(xlim=(0, 1), ylim=(0, None), xlabel="share of data that is answered", ylabel="wrong among the answers")
         percent_axis(ax)
         if len(curves) > 1:
@@ -51,14 +50,14 @@ def severity(sweeps: Mapping[str, Mapping[str, Any]]) -> str:
     severity 0).
     """
     rows = (("accuracy", "accuracy"), ("nll", "NLL"), ("ece", "ECE"))
-    with canvas(3, height=4.6) as (figure, axes):
+    with canvas(3) as (figure, axes):
         for ax, (key, text) in zip(axes, rows, strict=True):
             for number, (name, sweep) in enumerate(sweeps.items()):
                 points = _by_severity(sweep["cells"], key)
                 if isinstance(sweep["clean"].get(key), (int, float)):
                     points = [(0, sweep["clean"][key]), *points]
                 xs, ys = [x for x, _ in points], [y for _, y in points]
-                ax.plot(xs, ys, MARKERS[number % 6], color=colour(number), markersize=4.5, label=label(name))
+                ax.plot(xs, ys, **style(number), label=label(name))
             ax.set_ylabel(text)
             ax.tick_params(labelbottom=ax is axes[-1])
             ax.xaxis.get_major_locator().set_params(integer=True)
@@ -71,18 +70,19 @@ def severity(sweeps: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def attack(curves: Mapping[str, Mapping[str, Any]]) -> str:
-    """The share of data turned and the mean entropy after every iteration, one line a model.
+    """The share of data on which the attack succeeds and the mean entropy after every iteration, one line a model.
 
-    curves: by model, success and entropy of iterations 0 to T; the dashed line is the entropy before the attack.
+    curves: by model, success and entropy of iterations 0 to T; of one model, a dashed line is the entropy before.
     """
-    with canvas(2, height=3.9) as (figure, (top, bottom)):
+    with canvas(2) as (figure, (top, bottom)):
         for number, (name, curve) in enumerate(curves.items()):
             steps = range(len(curve["success"]))
-            top.plot(steps, curve["success"], color=colour(number), label=label(name))
-            bottom.plot(steps, curve["entropy"], color=colour(number))
-            style = {"linewidth": 1, "dashes": (4, 3), "alpha": 0.8}
-            bottom.axhline(curve["entropy"][0], color=colour(number) if len(curves) > 1 else MUTED[0], **style)
-        top.set(ylim=(0, 1.02), ylabel="turned")
+            look = style(number, len(steps)) if len(curves) > 1 else {"color": colour(number)}
+            top.plot(steps, curve["success"], **look, label=label(name))
+            bottom.plot(steps, curve["entropy"], **look)
+        if len(curves) == 1:
+            bottom.axhline(next(iter(curves.values()))["entropy"][0], color=MUTED[0], linewidth=1, dashes=(4, 3))
+        top.set(ylim=(0, 1.02), ylabel="success")
         top.tick_params(labelbottom=False)
         percent_axis(top, "y")
         bottom.set(ylim=(0, None), ylabel="entropy (nats)", xlabel="iteration")

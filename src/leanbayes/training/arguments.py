@@ -49,7 +49,7 @@ def make_optimizer(
         groups = parameter_groups(model, lr=lr, scale_lr=scale_lr)
         if noise:  # one number that all data determine: it may move faster than the weights
             groups.append({"params": noise, "lr": 10 * lr})
-        return (given or torch.optim.Adam)(groups, lr=lr)
+        return (given or torch.optim.Adam)(groups, lr=lr)  # type: ignore[call-arg]
     made = given([*own, *noise]) if callable(given) and not isinstance(given, type) else given
     if not isinstance(made, Optimizer):
         raise ConfigError(

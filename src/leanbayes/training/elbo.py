@@ -36,7 +36,9 @@ class Terms(NamedTuple):
 
     def detached(self) -> Terms:
         """The same numbers without their graph."""
-        tensors = {name: value.detach() for name, value in self._asdict().items() if isinstance(value, Tensor)}
+        tensors: dict[str, Any] = {
+            k: value.detach() for k, value in self._asdict().items() if isinstance(value, Tensor)
+        }
         return self._replace(**tensors)
 
     def numbers(self) -> Tensor:

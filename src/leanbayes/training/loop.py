@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -15,11 +15,11 @@ from torch import Tensor
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from .. import batches, files
-from ..errors import DataError, LeanBayesError, LeanBayesWarning, TrainingError
+from ..errors import DataError, LeanBayesWarning, TrainingError
 from ..eval_mode import kept_modes
 from ..layers.contract import option
 from ..sampling import mix
-from . import data, diagnose, guard, rng, scales, settings, snapshot
+from . import data, diagnose, guard, processes, rng, scales, settings, snapshot
 from .callbacks import State, notify
 from .elbo import Terms
 from .history import History, Journal, plain
@@ -110,7 +110,8 @@ class Run:
     def _epoch(self, bar: Bar) -> None:
         job, state = self.job, self.state
         started = time.perf_counter() - self.sums.seconds
-        for batch in self.feed.epoch(state.epoch, self.batch):
+        feed = iter(self.feed.epoch(state.epoch, self.batch))
+        while (batch := self._next(feed)) is not None:
             numbers = self._step(batch)
             self.batch += 1
             self.sums.seconds = time.perf_counter() - started
@@ -121,7 +122,7 @@ class Run:
         self._check_parameters()
         if not self.sums.data:
             raise DataError(f"train_loader: expected at least one batch in epoch {state.epoch}, received none")
-        self._synchronise_buffers()
+        processes.synchronise_buffers(self.fabric, job.model)
         state.row = self._row(started)
         bar.epoch(state.row)
         notify(job.callbacks, "epoch_end", state)
@@ -131,10 +132,28 @@ class Run:
         state.epoch, state.row, self.batch, self.sums = state.epoch + 1, None, 0, Sums()
         snapshot.save(self)
 
+    def _next(self, feed: Iterator[Any]) -> Any:
+        """The next batch, checked; None at the end."""
+
+        def checked() -> Any:
+            for batch in feed:
+                guard.check_inputs(batches.split(batch)[0], f"{self._where()}: ")
+                return batch
+            return None
+
+        batch, world = processes.together(self.fabric, checked), self.fabric.world_size
+        if world > 1 and not self.feed.owned:
+            having = int(processes.total(self.fabric, torch.tensor([float(batch is not None)])))
+            if 0 < having < world:
+                raise DataError(
+                    f"train_loader: expected as many batches on every process, after {self.batch} of them {having} of "
+                    f"{world} processes have another; have the loader yield equal shares"
+                )
+        return batch
+
     def _step(self, batch: Any) -> list[float]:
         job, state = self.job, self.state
         inputs, targets = batches.split(batch)
-        self.check_everywhere(lambda: guard.check_inputs(inputs, f"{self._where()}: "))
         self.undo.mark()
         try:
             terms, numbers = self._gradients(batch, inputs, targets)
@@ -161,13 +180,17 @@ class Run:
         notify(job.callbacks, "before_step", state)
         before = rng.capture_torch(fabric.device)
         self.optimizer.zero_grad()
-        try:
-            with self.unused.shapes():
-                terms: Terms = self.module(inputs, targets)
-        except (TypeError, ValueError, RuntimeError) as error:
-            if (why := guard.batch_at_fault(job.model, batch, inputs, targets, error)) is not None:
-                raise DataError(why) from error
-            raise
+
+        def loss() -> Terms:
+            try:
+                with self.unused.shapes():
+                    return self.module(inputs, targets)  # type: ignore[no-any-return]
+            except (TypeError, ValueError, RuntimeError) as error:
+                if (why := guard.batch_at_fault(job.model, batch, inputs, targets, error)) is not None:
+                    raise DataError(why) from error
+                raise
+
+        terms = processes.together(self.fabric, loss)
         fabric.backward(terms.loss)
         # Averaged over processes, so that a NaN on one of them stops all instead of leaving the others waiting; and
         # read only now, since it waits for the device.
@@ -205,22 +228,6 @@ class Run:
             "resume=True and, say, a lower lr to go on from it"
         )
 
-    def check_everywhere(self, check: Callable[[], None]) -> None:
-        """Run a check on every process; where one of them fails, all do."""
-        mine = None
-        try:
-            check()
-        except LeanBayesError as error:
-            mine = error
-        bad = mine is not None
-        if self.fabric.world_size > 1:
-            flag: Any = self.fabric.all_reduce(torch.tensor(float(bad), device=self.fabric.device), reduce_op="sum")
-            bad = bool(flag)
-        if mine is not None:
-            raise mine
-        if bad:
-            raise TrainingError("stopped, since data are refused on another process; see its message")
-
     def _diagnosis(self, inputs: Any, targets: Any, terms: Terms) -> str:
         where = self._where()
         if bool(torch.isfinite(terms.numbers()).all()):
@@ -242,11 +249,11 @@ class Run:
             "lr": float(self.job.optimizer.param_groups[0]["lr"]),
         }
         if self.val is not None:
-            row |= self.validate(self.val.epoch(0), self.job.val_samples, self.sum_over_processes)
+            row |= self.validate(self.val.epoch(0), self.job.val_samples, partial(processes.total_of, self.fabric))
         return row | {"seconds": round(time.perf_counter() - started, 3)}
 
     def validate(
-        self, data: Iterable[Any], samples: int, reduce: Callable[[Tensor], Tensor] = lambda sums: sums
+        self, data: Iterable[Any], samples: int, reduce: Callable[[Callable[[], Tensor]], Tensor] = lambda sums: sums()
     ) -> dict[str, float]:
         """The numbers of validation data, from so many draws of the weights."""
         return validate(
@@ -271,18 +278,3 @@ class Run:
             self.job.scheduler.step(row.get("val_nll", row["loss"]))
         else:
             self.job.scheduler.step()
-
-    def sum_over_processes(self, sums: Tensor) -> Tensor:
-        """A tensor, summed over all processes."""
-        if self.fabric.world_size == 1:
-            return sums
-        # Single precision where the device has no other; counts are exact in it up to 2^24.
-        exact = torch.float32 if self.fabric.device.type == "mps" else torch.float64
-        total: Any = self.fabric.all_reduce(sums.to(self.fabric.device, exact), reduce_op="sum")
-        return total.cpu()
-
-    def _synchronise_buffers(self) -> None:
-        """Give every process the buffers of the first, as DDP does before a step: running statistics have diverged."""
-        if self.fabric.world_size > 1:
-            for buffer in self.job.model.buffers():
-                torch.distributed.broadcast(buffer, 0)

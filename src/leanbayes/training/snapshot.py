@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ..errors import ArtifactError, LeanBayesError, TrainingError
 from ..layers.contract import option
-from . import checkpoint, lock, rng, settings
+from . import checkpoint, lock, processes, rng, settings
 from .guard import finite
 from .stored_sizes import completed, sparse_weights
 
@@ -50,24 +50,31 @@ def find(run: Run) -> dict[str, Any] | None:
     path = run.job.checkpoint
     if path is None:
         return None
-    exists = os.path.exists(path)
-    run.fabric.barrier()  # nobody writes before everybody has looked
-    if not exists:
+    world = run.fabric.world_size
+    seen = int(processes.total(run.fabric, torch.tensor([float(os.path.exists(path))])))  # nobody has written yet
+    if not seen:
         return None
+    if seen < world:
+        raise TrainingError(f"{path}: expected all {world} processes to see it, {seen} do; use a shared folder")
     if not run.job.resume:
         raise TrainingError(f"{path}: there is a checkpoint already; pass resume=True to continue it, or delete it")
-    stored = checkpoint.read(path)
-    if isinstance(stored.get("model"), dict):
-        stored["model"] = completed(run.job.model, stored["model"])
-    _check(run, stored)
-    return stored
+    now = take(run)
+
+    def read() -> dict[str, Any]:
+        stored = checkpoint.read(path)
+        if isinstance(stored.get("model"), dict):
+            stored["model"] = completed(run.job.model, stored["model"])
+        _check(run, stored, now)
+        return stored
+
+    return processes.together(run.fabric, read)
 
 
 def begin(run: Run) -> None:
     """Write the first checkpoint, which holds the initial weights; what cannot be written is refused now."""
     if run.job.checkpoint is not None:
         content = take(run)
-        checkpoint.check_plain(content)
+        processes.together(run.fabric, lambda: checkpoint.check_plain(content))
         _write(run, content)
 
 
@@ -137,9 +144,9 @@ def _restore(run: Run, stored: dict[str, Any]) -> None:
     rng.restore(stored["rng"][run.fabric.global_rank], run.fabric.device)
 
 
-def _check(run: Run, stored: dict[str, Any]) -> None:
+def _check(run: Run, stored: dict[str, Any], now: dict[str, Any]) -> None:
     """Refuse a checkpoint that is not of this run, or that no run has written, before anything is touched."""
-    path, now = run.job.checkpoint, take(run)
+    path = run.job.checkpoint
     if missing := sorted(now.keys() - stored.keys() - _SINCE_0_2):
         raise ArtifactError(f"{path}: expected a complete checkpoint, but it lacks {missing[0]!r}")
     try:
@@ -203,9 +210,10 @@ def _layout(content: dict[str, Any]) -> dict[str, Any]:
 
 
 def _write(run: Run, content: dict[str, Any]) -> None:
-    assert run.job.checkpoint is not None
-    if run.fabric.is_global_zero:
-        checkpoint.write(run.job.checkpoint, content, keep_previous=True)
+    path = run.job.checkpoint
+    assert path is not None
+    first = run.fabric.is_global_zero
+    processes.together(run.fabric, lambda: checkpoint.write(path, content, keep_previous=True) if first else None)
 
 
 def _own_generators(run: Run) -> list[Any]:

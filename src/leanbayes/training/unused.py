@@ -63,7 +63,9 @@ class Unused:
     def gradients(self) -> None:
         """Look at the gradients of a step."""
         if self.waiting and self.steps < STEPS:
-            self.waiting = {name: p for name, p in self.waiting.items() if p.grad is None or not bool(p.grad.any())}
+            # a parameter that a callback has frozen is meant not to learn
+            waiting = {name: p for name, p in self.waiting.items() if p.requires_grad}
+            self.waiting = {name: p for name, p in waiting.items() if p.grad is None or not bool(p.grad.any())}
         self.steps += 1
         if self.steps == STEPS and self.waiting:
             names = list(self.waiting)

@@ -6,6 +6,7 @@ import contextlib
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -15,7 +16,7 @@ from .. import batches, sampling
 from ..errors import DataError
 from ..eval_mode import undisturbed
 from ..likelihoods import Likelihood, Regression
-from . import rng
+from . import processes, rng
 from .callbacks import check_monitors
 from .data import Feed
 from .guard import check_inputs
@@ -34,18 +35,41 @@ def validate(
     device: torch.device,
     seed: int = 0,
     samples: int = 4,
-    reduce: Callable[[Tensor], Tensor] = lambda sums: sums,
+    reduce: Callable[[Callable[[], Tensor]], Tensor] = lambda sums: sums(),
 ) -> dict[str, float]:
     """Predictive nll and accuracy or RMSE, from `samples` draws of the weights.
 
     val_nll = -mean log(1/S sum_s p(y | f_s)); accuracy of the averaged probabilities; RMSE of the averaged mean. Of a
     model with latents val_nll = -mean 1/S sum_s log p(x | z_s), which with val_latent_kl is the negative ELBO.
     The draws are the same in every epoch, so that epochs can be compared, and training's generators are left as they
-    were. reduce: sums a tensor over processes.
+    were. reduce: calls what it is given and sums the tensor that comes out over processes.
     """
-    draws = samples if sampling.sites(model) else 1
     metric = {"classification": "accuracy", "segmentation": "accuracy", "regression": "rmse"}.get(likelihood.task)
-    sums = torch.zeros(6, dtype=torch.float64)  # data, log-likelihood, latent KL, its data, what the metric counts, of
+    sums = partial(_sums, model, likelihood, data, forward, device, seed, samples, metric)
+    data_seen, total, kl, with_kl, score, counted = reduce(sums).tolist()
+    if not data_seen:
+        raise DataError("val: expected at least one batch, received none; pass a list or a DataLoader, not an iterator")
+    row = {"val_nll": -total / data_seen, **({"val_latent_kl": kl / with_kl} if with_kl else {})}
+    if metric == "accuracy":
+        row["val_accuracy"] = score / counted if counted else math.nan
+    elif metric == "rmse":
+        row["val_rmse"] = math.sqrt(score / counted)
+    return row
+
+
+def _sums(
+    model: nn.Module,
+    likelihood: Likelihood,
+    data: Iterable[Any],
+    forward: Callable[[Any], Any],
+    device: torch.device,
+    seed: int,
+    samples: int,
+    metric: str | None,
+) -> Tensor:
+    """Data, log-likelihood, latent KL and its data, what the metric counts and of how many; of this process."""
+    draws = samples if sampling.sites(model) else 1
+    sums = torch.zeros(6, dtype=torch.float64)
     mean_only, given = sampling.context.mean_only, sampling.context.draws
     with rng.preserved(device), undisturbed(model):
         for number, batch in enumerate(data):
@@ -71,15 +95,7 @@ def validate(
                 sums[3] += log_prob.numel()
             if metric is not None:
                 sums[4:] += _score(likelihood, torch.stack(predictions).mean(0), likelihood.align(output, aim)).cpu()
-    data_seen, total, kl, with_kl, score, counted = reduce(sums).tolist()
-    if not data_seen:
-        raise DataError("val: expected at least one batch, received none; pass a list or a DataLoader, not an iterator")
-    row = {"val_nll": -total / data_seen, **({"val_latent_kl": kl / with_kl} if with_kl else {})}
-    if metric == "accuracy":
-        row["val_accuracy"] = score / counted if counted else math.nan
-    elif metric == "rmse":
-        row["val_rmse"] = math.sqrt(score / counted)
-    return row
+    return sums
 
 
 def start_noise(run: Run, count: int = 16) -> None:
@@ -90,7 +106,8 @@ def start_noise(run: Run, count: int = 16) -> None:
     meaning = run.job.elbo.likelihood
     if isinstance(meaning, Regression) and meaning.starts_at_residuals:
         with _unread(run, run.feed):
-            found = run.validate(itertools.islice(run.feed.epoch(0), count), 1, run.sum_over_processes)
+            together = partial(processes.total_of, run.fabric)
+            found = run.validate(itertools.islice(run.feed.epoch(0), count), 1, together)
         if math.isfinite(found["val_rmse"]):
             meaning.start_at(torch.tensor(found["val_rmse"]))
 
@@ -113,7 +130,7 @@ def check_validation(run: Run) -> None:
 
     if (val := run.val) is not None:
         with _unread(run, val):
-            run.check_everywhere(lambda: check(val))
+            processes.together(run.fabric, lambda: check(val))
     check_monitors(run.job.callbacks, names)
 
 

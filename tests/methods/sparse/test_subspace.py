@@ -53,6 +53,7 @@ def test_bad_densities_are_refused(method, density):
         {"std": -1.0},
         {"new_std": 0.0},
         {"new_std": "median"},
+        {"new_std": torch.ones(2)},
         {"init_std": 0.1},
         {"init_std": 0.0, "keep_weights": False},
         {"prior": 1.0},

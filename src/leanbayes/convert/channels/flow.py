@@ -3,7 +3,7 @@
 A *cell* is a run of channels that are kept or dropped together wherever they go. A tensor's `Layout` says which
 cells its channel dimension is made of. Adding two tensors unites their cells, pairwise; where the boundaries differ
 (one is a concatenation, say) cells are split first. Every layout written down before stays valid, because a cell that
-was united or split knows its heirs.
+was united or split knows what replaced it.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Cell:
 
     size: int
     reasons: list[str] = field(default_factory=list)
-    heirs: tuple[Part, ...] = ()  # what it became when it was united with another (one heir) or split (two)
+    replaced_by: tuple[Part, ...] = ()  # what it became when it was united with another (one part) or split (two)
 
     def become(self, *sizes: int, block: int = 1) -> None:
         """Be replaced by new cells of these sizes, each of whose channels is ``block`` of this one's."""
-        self.heirs = tuple(Part(Cell(size, list(self.reasons)), block) for size in sizes)
+        self.replaced_by = tuple(Part(Cell(size, list(self.reasons)), block) for size in sizes)
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,14 @@ class Part:
     def live(self) -> Iterator[Part]:
         """What the part consists of now."""
         cell, factor = self.cell, 1
-        while len(cell.heirs) == 1:
-            cell, factor = cell.heirs[0].cell, cell.heirs[0].block * factor
+        while len(cell.replaced_by) == 1:
+            cell, factor = cell.replaced_by[0].cell, cell.replaced_by[0].block * factor
         if cell is not self.cell:
-            self.cell.heirs = (Part(cell, factor),)  # the next walk is short
-        if not cell.heirs:
+            self.cell.replaced_by = (Part(cell, factor),)  # shortens the next search
+        if not cell.replaced_by:
             yield Part(cell, factor * self.block)
-        for heir in cell.heirs:
-            yield from Part(heir.cell, heir.block * factor * self.block).live()
+        for part in cell.replaced_by:
+            yield from Part(part.cell, part.block * factor * self.block).live()
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Plain:
 
 
 @dataclass(frozen=True)
-class Sighting:
+class ModuleUse:
     """A module seen producing ("out"), consuming ("in") or carrying per-channel state for ("through") a layout."""
 
     role: str
@@ -140,7 +140,7 @@ class Sighting:
 
 
 @dataclass(frozen=True)
-class Demand:
+class Requirement:
     """A module needs the features of a layout, in ``runs`` equal runs, dropped equally from each ("equal") or by whole
     runs ("whole")."""
 
@@ -154,8 +154,8 @@ class Flow:
     """What is known of the channels while a trace is followed."""
 
     def __init__(self) -> None:
-        self.sightings: dict[tuple[str, str], Sighting] = {}
-        self.demands: list[Demand] = []
+        self.module_uses: dict[tuple[str, str], ModuleUse] = {}
+        self.requirements: list[Requirement] = []
         self.exposed: dict[str, str] = {}  # modules whose parameters somebody else uses, and why
         self._read: dict[tuple[Opaque, int, int], Layout] = {}
 
@@ -172,15 +172,15 @@ class Flow:
             return self._read.setdefault((value, dim, features), self.fresh(features, dim, ndim, value.reason))
         return None
 
-    def saw(self, role: str, module: str, layout: Layout) -> None:
+    def record_use(self, role: str, module: str, layout: Layout) -> None:
         """Record a use; a module called twice has one weight, so both calls' channels go together."""
-        before = self.sightings.setdefault((role, module), Sighting(role, module, layout))
+        before = self.module_uses.setdefault((role, module), ModuleUse(role, module, layout))
         if before.layout is not layout:
             self.tie(before.layout, layout, f"'{module}' is called on different layouts")
 
-    def demand(self, kind: Kind, runs: int, module: str, layout: Layout) -> None:
+    def require(self, kind: Kind, runs: int, module: str, layout: Layout) -> None:
         """Record what a grouped operation needs."""
-        self.demands.append(Demand(kind, runs, module, layout))
+        self.requirements.append(Requirement(kind, runs, module, layout))
 
     def fix(self, layout: Layout, reason: str) -> None:
         """The channels of a layout must not be dropped."""
@@ -214,7 +214,7 @@ class Flow:
             fine.cell.become(fine.cell.size // times, block=times)
         else:
             p.cell.reasons += [reason for reason in q.cell.reasons if reason not in p.cell.reasons]
-            q.cell.heirs = (Part(p.cell),)
+            q.cell.replaced_by = (Part(p.cell),)
         return True
 
     def opaque(self, reason: str, values: Iterable[Any], shape: tuple[int, ...] | None = None) -> Opaque:
@@ -229,32 +229,32 @@ class Flow:
     def expose(self, modules: dict[str, nn.Module]) -> None:
         """Fix the channels of modules whose weights are not theirs alone, or are computed from other tensors."""
         owners: dict[int, str] = {}
-        for _, name in list(self.sightings):
+        for _, name in list(self.module_uses):
             for tensor in modules[name].parameters():
                 other = owners.setdefault(id(tensor), name)
                 if other != name:
                     self.exposed[name] = self.exposed[other] = f"'{other}' and '{name}' share a parameter"
             if is_parametrized(modules[name]) or modules[name]._parameters.keys() - {"weight", "bias"}:
                 self.exposed[name] = f"the weight of '{name}' is computed from other tensors"
-        for sighting in self.sightings.values():
-            if sighting.module in self.exposed:
-                self.fix(sighting.layout, self.exposed[sighting.module])
+        for seen in self.module_uses.values():
+            if seen.module in self.exposed:
+                self.fix(seen.layout, self.exposed[seen.module])
 
     def constraints(self) -> list[tuple[Cell, Kind, int, str]]:
-        """(cell, kind, runs, module) of every demand; cells that a demand cannot be stated for are fixed."""
+        """(cell, kind, runs, module) of every requirement; cells that a requirement cannot be stated for are fixed."""
         found = []
-        for demand in self.demands:
-            parts, run, offset = demand.layout.live(), demand.layout.features // demand.runs, 0
+        for requirement in self.requirements:
+            parts, run, offset = requirement.layout.live(), requirement.layout.features // requirement.runs, 0
             for part in parts:
                 length = part.cell.size * part.block
                 aligned = run % part.block == 0 and offset % run == 0 and length % run == 0
-                if demand.kind == "whole" and part.block % run == 0:
+                if requirement.kind == "whole" and part.block % run == 0:
                     pass  # every channel is one or more whole runs
-                elif not aligned or (demand.kind == "equal" and len(parts) > 1):
-                    self.fix(Layout((part,), -1), f"is cut across by the groups of '{demand.module}'")
-                elif length == run * (1 if demand.kind == "whole" else part.cell.size):
-                    self.fix(Layout((part,), -1), f"must be kept whole for '{demand.module}'")
+                elif not aligned or (requirement.kind == "equal" and len(parts) > 1):
+                    self.fix(Layout((part,), -1), f"is cut across by the groups of '{requirement.module}'")
+                elif length == run * (1 if requirement.kind == "whole" else part.cell.size):
+                    self.fix(Layout((part,), -1), f"must be kept whole for '{requirement.module}'")
                 else:
-                    found.append((part.cell, demand.kind, length // run, demand.module))
+                    found.append((part.cell, requirement.kind, length // run, requirement.module))
                 offset += length
         return found

@@ -118,16 +118,16 @@ def _groups(flow: Flow) -> Iterator[Group]:
         limits.setdefault(cell, []).append(Constraint(kind, runs, module))
     uses: dict[Cell, dict[str, list[Use]]] = {}
     names: dict[Cell, str] = {}
-    for sighting in sorted(flow.sightings.values(), key=lambda sighting: sighting.role != "out"):
-        offset, parts = 0, sighting.layout.live()
+    for seen in sorted(flow.module_uses.values(), key=lambda seen: seen.role != "out"):
+        offset, parts = 0, seen.layout.live()
         for part in parts:
             end = offset + part.cell.size * part.block
-            where = sighting.module if sighting.role == "out" else f"input of {sighting.module}"
+            where = seen.module if seen.role == "out" else f"input of {seen.module}"
             names.setdefault(part.cell, where if len(parts) == 1 else f"{where}[{offset}:{end}]")
             roles = uses.setdefault(part.cell, {"out": [], "in": [], "through": []})
-            roles[sighting.role].append(Use(sighting.module, offset, part.block, sighting.layout.dim))
+            roles[seen.role].append(Use(seen.module, offset, part.block, seen.layout.dim))
             offset = end
-    order = [part.cell for sighting in flow.sightings.values() for part in sighting.layout.live()]
+    order = [part.cell for seen in flow.module_uses.values() for part in seen.layout.live()]
     for cell in dict.fromkeys(order):
         roles, limit = uses[cell], tuple(dict.fromkeys(limits.get(cell, [])))
         places = (tuple(roles["out"]), tuple(roles["in"]), tuple(roles["through"]))

@@ -31,7 +31,7 @@ class Use:
 
 @dataclass(frozen=True)
 class Constraint:
-    """What a module demands of the channels kept, which it sees as ``runs`` runs of equal length.
+    """What a module requires of the channels kept, which it sees as ``runs`` runs of equal length.
 
     "equal": every run keeps the same number (the inputs and the outputs of a grouped convolution).
     "whole": a run is kept or dropped as a whole (the groups of a GroupNorm).

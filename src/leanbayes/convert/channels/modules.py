@@ -39,14 +39,14 @@ def weighted(flow: Flow, call: Call) -> Any:
     ndim = x.ndim if dim == -1 else 1 - dim
     if groups == fan_in > 1:
         out = replace(x.times(fan_out // fan_in), ndim=ndim)
-        flow.saw("through", name, out)
+        flow.record_use("through", name, out)
         return out
     out = flow.fresh(fan_out, dim, ndim)
-    flow.saw("in", name, x)
-    flow.saw("out", name, out)
+    flow.record_use("in", name, x)
+    flow.record_use("out", name, out)
     if groups > 1:
-        flow.demand("equal", groups, name, x)
-        flow.demand("equal", groups, name, out)
+        flow.require("equal", groups, name, x)
+        flow.require("equal", groups, name, out)
     return out
 
 
@@ -54,7 +54,7 @@ def weighted(flow: Flow, call: Call) -> Any:
 def embedded(flow: Flow, call: Call) -> Layout:
     """Produces channels in the last dimension; its inputs are indices."""
     out = flow.fresh(call.module.embedding_dim, -1, None)
-    flow.saw("out", call.step.name, out)
+    flow.record_use("out", call.step.name, out)
     if call.module.max_norm is not None:
         flow.fix(out, f"has its norm bounded by '{call.step.name}'")
     return out
@@ -71,9 +71,9 @@ def per_channel(flow: Flow, call: Call) -> Any:
     sized = x.sized(features) if x.ndim is None or x.is_dim(1) else None
     if sized is None:
         return not_followed(flow, call)
-    flow.saw("through", name, sized)
+    flow.record_use("through", name, sized)
     if isinstance(module, nn.GroupNorm):
-        flow.demand("whole", module.num_groups, name, sized)
+        flow.require("whole", module.num_groups, name, sized)
     return sized
 
 

@@ -28,7 +28,7 @@ def votes(labels: Tensor, num_classes: int, *, ignore_index: int | None = None) 
     if not isinstance(labels, Tensor) or labels.ndim < 2 or labels.is_floating_point() or labels.is_complex():
         got = f"{labels.dtype} of shape {tuple(labels.shape)}" if isinstance(labels, Tensor) else type(labels).__name__
         raise EvaluationError(f"votes: expected integer or bool labels (N, annotators, ...), received {got}")
-    whole_number("num_classes", num_classes, at_least=2, error=EvaluationError)
+    num_classes = whole_number("num_classes", num_classes, at_least=2, at_most=2**20, error=EvaluationError)
     labels = labels.long()
     counted = torch.ones_like(labels, dtype=torch.bool) if ignore_index is None else labels != ignore_index
     bad = counted & ((labels < 0) | (labels >= num_classes))

@@ -43,8 +43,8 @@ def importance(model: nn.Module, group: Group) -> Tensor | None:
     """A number for every channel of a group, (size,); None where the weights do not say."""
     if group.constraints:
         return None
-    norms = [factor for use in group.through if (factor := _factor(model, group, use)) is not None]
-    loud: list[Tensor | None] = list(norms) or [_norm(model, group, use, out=True) for use in group.producers]
+    norms: list[Tensor | None] = [factor for use in group.through if (factor := _factor(model, group, use)) is not None]
+    loud = norms or [_norm(model, group, use, out=True) for use in group.producers]
     heard = [_norm(model, group, use, out=False) for use in group.consumers]
     if any(part is None for part in (*loud, *heard)):
         return None

@@ -130,7 +130,7 @@ class SparseSubspace(SparseTraining):
                 f"SparseSubspace.addition_steps: expected at most the interval of {self.interval} steps, "
                 f"received {self.addition_steps}"
             )
-        if self.new_std != "mean":
+        if not isinstance(self.new_std, str) or self.new_std != "mean":
             check_positive(self, "new_std")
 
 

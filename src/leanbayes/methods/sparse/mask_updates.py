@@ -68,7 +68,7 @@ class Alternation(Callback):
     def __init__(self, rules: Rules, layers: Mapping[str, nn.Module]) -> None:
         self.rules, self.method = rules, rules.config
         self.weights: dict[Sparse, str] = {}
-        self.layers: list[nn.Module] = list(layers.values())
+        self.layers: list[Any] = list(layers.values())
         for name, layer in layers.items():
             self.weights.setdefault(_weight(layer), f"{name}.weight")
         self.addition = self.method.addition if isinstance(self.method, SparseSubspace) else "sample"

@@ -74,7 +74,7 @@ def thin_(q: Sparse, keep: Tensor, count: int, optimizer: Optimizer) -> int:
     """
     before = len(q.index)
     slots = keep.topk(count).indices.sort().values
-    for p in q.parameters():
+    for p in q.parameters(recurse=False):
         for key, state in optimizer.state.get(p, {}).items():
             if isinstance(state, Tensor) and state.shape == p.shape:
                 optimizer.state[p][key] = state[slots]

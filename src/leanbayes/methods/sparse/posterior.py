@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -71,6 +71,9 @@ class SparseGaussian(Sparse, FactorisedGaussian):
         """Standard normals, one a slot."""
         device = self.device if generator is None else generator.device
         return torch.randn(self.loc.shape, generator=generator, device=device, dtype=self.dtype)
+
+    def noise_kind(self) -> tuple[Any, ...] | None:
+        return type(self), self.loc.shape, self.dtype, self.device
 
     def sample(self, noise: Tensor | None = None) -> Tensor:
         """loc + std * noise in their places."""

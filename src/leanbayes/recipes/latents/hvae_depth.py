@@ -26,7 +26,7 @@ from ...latents.autoencoder import likelihood_of
 from ...latents.hierarchy import HierarchicalVAE
 from ...sampling import mix
 from ..experiment import Cell, Experiment
-from ..figures.sparse import lines
+from ..figures.charts import lines
 from ..jobs import Jobs
 from ..results import Measured
 from ..training import Training, split_parameters, trained_network

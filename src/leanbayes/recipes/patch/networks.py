@@ -137,12 +137,13 @@ def digits(**changes: Any) -> PatchSetup:
 
 
 def resnet(**changes: Any) -> PatchSetup:
-    """ResNet-18, ImageNet's stem and all, at a quarter of its width on 10,000 images of CIFAR-10 without augmentation.
+    """ResNet-18 at a quarter of its width behind a 3x3 stem of stride 2, on 10,000 images of CIFAR-10, not augmented.
 
     After 20 epochs on its 9,000 training images the vanilla network is overconfident by far.
     """
+    options = {"width": 16, "stem_stride": 2}
     training = PatchTraining(
-        "cifar10", "resnet18", {"width": 16}, epochs=20, batch_size=128, limit=10_000, test_limit=5000
+        "cifar10", "resnet18_cifar", options, epochs=20, batch_size=128, limit=10_000, test_limit=5000
     )
     return replace(PatchSetup(training), **changes)
 

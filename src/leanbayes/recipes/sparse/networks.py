@@ -143,11 +143,12 @@ class SparseSetup:
 
     def compared(self, density: float) -> tuple[tuple[str, float, SparseTraining], ...]:
         """The methods of a comparison: name, density and training."""
-        return (
+        found = (
             ("dense VI", 1.0, self.dense()),
             ("RigL", density, self.rigl(density)),
             ("sparse subspace", density, self.subspace(density)),
         )
+        return tuple(line for line in found if line[0] not in self.without)
 
     def variational_dropout(self) -> SparseTraining:
         """Under its own objective: the KL in full in the end."""
