@@ -189,8 +189,14 @@ def _prepared(
 
 def _measured(one: Tried, found: Tensor, plain: Tensor, seconds: float) -> Tried:
     gain = found - plain
-    nll = {"nll": -float(found.mean()), "nll_error": _error(found)}
-    return replace(one, seconds=round(seconds, 1), gain=float(gain.mean()), gain_error=_error(gain), **nll)
+    return replace(
+        one,
+        seconds=round(seconds, 1),
+        nll=-float(found.mean()),
+        nll_error=_error(found),
+        gain=float(gain.mean()),
+        gain_error=_error(gain),
+    )
 
 
 def _error(values: Tensor) -> float:

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 
 FROM_SCRATCH = MeanField(prior=Normal(), std=0.02)
 """What a small network that has not been trained is by default: the prior keeps its weights small, as none that goes
-about them could. The kl_weight is 0.1, since the ELBO itself underfits a few hundred data: on held-out parts of UCI's yacht
-and energy its density was worse, and its 95 % intervals covered all of yacht."""
+about them could. The kl_weight is 0.1, since the ELBO itself underfits a few hundred data: on held-out parts of UCI's
+yacht and energy its density was worse, and its 95 % intervals covered all of yacht."""
 
 
 class _BayesEstimator(BaseEstimator):

@@ -203,3 +203,42 @@ def test_a_mask_a_datum_trains_too():
     lb.bayesianize_(model, lb.Nested(per_sample=True, hard=False))
     lb.fit(model, informative(), epochs=1, batch_size=50, progress=False)
     assert units(model)[0].logits.grad.abs().max() > 0
+
+
+def _trained(sizes=(6, 40, 3)):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(sizes[0], sizes[1]), nn.ReLU(), nn.Linear(sizes[1], sizes[2]))
+    with torch.no_grad():
+        model[0].weight.mul_(3.0)  # beyond torch's own initialisation
+    return model
+
+
+def test_predictions_are_at_full_width_until_another_is_asked_for(tmp_path):
+    model, x = _trained(), torch.randn(5, 6)
+    plain = model(x).softmax(1)
+    lb.bayesianize_(model, lb.Nested(groups=8, base_groups=1, weights=lb.MeanField(std=1e-6)))
+    full = lb.predict(model, x, samples=8, task="classification", keep_samples=True)
+    assert torch.allclose(full.probs, plain, atol=1e-4)
+    drawn = {float(model.train()(x).sum()) for _ in range(30)}
+    assert len(drawn) > 2  # training draws widths
+    model.eval()
+    lb.set_width_(model, "sampled")
+    assert float(lb.predict(model, x, samples=8, task="classification", keep_samples=True).samples.std(0).max()) > 1e-3
+    again = lb.load(lb.save(model, tmp_path / "sampled.safetensors"), into=_trained())
+    assert (again[0].orders[0].free, again[0].orders[0].steps) == (False, model[0].orders[0].steps)
+
+
+def test_the_channels_of_a_trained_network_are_ordered_by_importance():
+    model = _trained()
+    score = model[0].weight.detach().norm(dim=1) * model[2].weight.detach().norm(dim=0)
+    lb.bayesianize_(model, lb.Nested(groups=8, base_groups=1))
+    first = model[0].orders[0].kept_channels(1)
+    assert sorted(first) == sorted(score.topk(len(first)).indices.tolist())
+    fresh = nn.Sequential(nn.Linear(6, 40), nn.ReLU(), nn.Linear(40, 3))
+    lb.bayesianize_(fresh, lb.Nested(groups=8, base_groups=1))
+    assert fresh[0].orders[0].kept_channels(1) == [0, 1, 2, 3, 4]
+    x = torch.randn(4, 6)
+    lb.set_width_(model, 0.5)
+    masked = lb.predict(model, x, mean_only=True, task="classification").probs
+    cut = lb.extract(model, width=0.5)
+    assert torch.allclose(cut(x).softmax(1), masked, atol=1e-5)

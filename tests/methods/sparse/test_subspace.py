@@ -242,3 +242,77 @@ def test_an_ensemble_of_sparse_networks_trains():
     lb.fit(model, (torch.randn(32, 20), torch.arange(32) % 4), epochs=4, batch_size=8, progress=False)
     q = [m for m in model.modules() if isinstance(m, SparseGaussian)]
     assert [len(one.index.unique()) for one in q] == [80, 80, 16, 16]
+
+
+def _trained():
+    torch.manual_seed(0)
+    sizes = (20, 40), (40, 40), (40, 3)
+    layers = [part for size in sizes for part in (nn.Linear(*size), nn.ReLU())]
+    model = nn.Sequential(*layers[:-1])
+    with torch.no_grad():
+        model[2].weight.mul_(2.0)  # beyond torch's own initialisation
+    return model
+
+
+def _counts(model):
+    return [len(model[i].posteriors["weight"].index) for i in (0, 2, 4)]
+
+
+def test_a_trained_network_is_thinned_out_over_the_run(tmp_path):
+    x, y = torch.randn(64, 20), torch.randint(3, (64,))
+    method = lb.SparseSubspace(density=0.1, fewest=4)
+    model = _trained()
+    plain = model(x).detach()
+    lb.bayesianize_(model, method)
+    assert _counts(model) == [800, 1600, 120]
+    with lb.using(mean_only=True):
+        assert torch.allclose(model(x), plain, atol=1e-5)
+    seen = []
+
+    class Watch(lb.Callback):
+        def after_step(self, state):
+            seen.append(_counts(state.model)[1])
+
+    lb.fit(model, (x, y), epochs=10, batch_size=16, callbacks=[Watch()], progress=False)
+    assert seen == sorted(seen, reverse=True)
+    assert seen[len(seen) // 4] > 160
+    assert seen[len(seen) // 2 + 1] == 160
+    assert _counts(model) == [800, 160, 120]  # the ends stay dense
+    again = lb.load(lb.save(model, tmp_path / "thin.safetensors"), into=_trained())
+    assert torch.equal(lb.predict(again, x, samples=4).probs, lb.predict(model, x, samples=4).probs)
+    lb.fit(again, (x, y), epochs=1, progress=False)
+    assert _counts(again) == [800, 160, 120]
+
+
+class _Stop(lb.Callback):
+    """Ends a run before a step, as Control-C would."""
+
+    def __init__(self, at):
+        self.at = at
+
+    def before_step(self, state):
+        if state.step == self.at:
+            raise KeyboardInterrupt
+
+
+def test_thinning_goes_on_from_a_checkpoint(tmp_path):
+    x, y = torch.randn(64, 20), torch.randint(3, (64,))
+
+    def run(stop, name, resume=False):
+        model = _trained()
+        lb.bayesianize_(model, lb.SparseSubspace(density=0.1, fewest=4))
+        options = {"epochs": 6, "batch_size": 16, "progress": False, "seed": 1, "checkpoint_every": 1}
+        lb.fit(model, (x, y), callbacks=[_Stop(stop)], checkpoint=tmp_path / name, resume=resume, **options)
+        return model.state_dict()
+
+    whole = run(None, "whole.ckpt")
+    with pytest.raises(KeyboardInterrupt):
+        run(7, "cut.ckpt")
+    continued = run(None, "cut.ckpt", resume=True)
+    assert all(torch.equal(whole[name], continued[name]) for name in whole)
+
+
+def test_a_network_that_was_not_trained_starts_at_its_density():
+    model = nn.Sequential(nn.Linear(20, 40), nn.ReLU(), nn.Linear(40, 40), nn.ReLU(), nn.Linear(40, 3))
+    lb.bayesianize_(model, lb.SparseSubspace(density=0.1))
+    assert _counts(model) == [80, 160, 12]

@@ -125,9 +125,9 @@ class SparseSubspace(SparseTraining):
         check_choice(self, "addition", ("sample", "mean", "steps"))
         check_choice(self, "estimator", ("local", "weight", "flipout"))
         check_whole(self, "addition_steps")
-        if self.addition == "steps" and self.interval is not None and self.addition_steps > self.interval:
+        if self.addition == "steps" and self.addition_steps > (self.interval or 100):
             raise ConfigError(
-                f"SparseSubspace.addition_steps: expected at most the interval of {self.interval} steps, "
+                f"SparseSubspace.addition_steps: expected at most the interval of {self.interval or 100} steps, "
                 f"received {self.addition_steps}"
             )
         if not isinstance(self.new_std, str) or self.new_std != "mean":
