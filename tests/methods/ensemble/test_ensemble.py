@@ -352,7 +352,7 @@ def test_what_members_have_to_share_is_said_in_the_plan():
     assert "wrap it" in alone.left_alone[""]
     lb.bayesianize_(model := Tokens(), lb.Ensemble(2, init="perturb"))
     assert isinstance(model.body, EnsembleLayer)
-    with pytest.raises(ConversionError, match="strict: the model.*wrap it"):
+    with pytest.raises(ConversionError, match=r"strict: the model.*wrap it"):
         lb.bayesianize_(Tokens(), lb.Ensemble(2, init="perturb"), strict=True)
     with pytest.raises(ConversionError, match="wrap it"):
         lb.bayesianize_(Tokens(), {Tokens: lb.Ensemble(2, init="perturb")})

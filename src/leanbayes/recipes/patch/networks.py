@@ -158,7 +158,9 @@ def pyramid(**changes: Any) -> PatchSetup:
     )
     both = ("vanilla", "dropout", "EMP (BN+out)", "ECMP (BN+out)")
     few = {"rates": (0.02, 0.1), "perturbations": (0.1, 0.3)}
-    return replace(PatchSetup(training, seeds=1, samples=20, methods=both, published="pyramidnet_cifar"), **{**few, **changes})
+    return replace(
+        PatchSetup(training, seeds=1, samples=20, methods=both, published="pyramidnet_cifar"), **{**few, **changes}
+    )
 
 
 def published(**changes: Any) -> PatchSetup:
