@@ -12,9 +12,9 @@ them; with the output layer patched all that precedes it runs once. These are ti
     python benchmarks/predict.py --patches --threads 1 --repeats 3
 
 Small networks, where calls cost more than arithmetic: 32 samples of every method at its defaults against 32 passes and
-against `predict` of the plain network, for one datum and for a batch of 64, with the network of `leanbayes demo` and
-a residual one with BatchNorm for images of 28 x 28. Timed by the CPU's clock, in turns, in one process; ratios are of
-minima.
+against `predict` of the plain network. One datum and a batch of 64 go through the network of `leanbayes demo`, one datum
+through a residual network with BatchNorm for images of 28 x 28. Timed by the CPU's clock, in turns, in one process;
+ratios are of minima.
 
     python benchmarks/predict.py --methods --threads 1 --repeats 7
 """
@@ -26,7 +26,6 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from itertools import product
 from typing import Any
 
 import torch
@@ -167,14 +166,15 @@ def measure_methods(quick: bool, repeats: int) -> dict[str, dict[str, Any]]:
     """Predictions of every method for few data; the repeats of each method and of the plain network alternate."""
     from leanbayes.models import convnet
 
-    networks: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-        "demo": (convnet, (1, 8, 8)),
-        "residual": (partial(residual, 4 if quick else 16), (1, 28, 28)),
-    }
+    chosen: list[tuple[str, Callable[[], nn.Module], tuple[int, ...]]] = [
+        ("demo", convnet, (1, 1, 8, 8)),
+        ("demo", convnet, (4 if quick else 64, 1, 8, 8)),
+        ("residual", partial(residual, 4 if quick else 16), (1, 1, 28, 28)),
+    ]
     found: dict[str, dict[str, Any]] = {}
-    for (network, (make, shape)), rows in product(networks.items(), (1, 4) if quick else (1, 64)):
+    for network, make, shape in chosen:
         torch.manual_seed(0)
-        plain, x = make().eval(), torch.randn(rows, *shape)
+        plain, x = make().eval(), torch.randn(shape)
         runs: dict[str, Callable[[], Any]] = {
             "passes": partial(_passes, plain, x, SAMPLES),
             "plain prediction": partial(lb.predict, plain, x, task="classification"),
@@ -186,7 +186,7 @@ def measure_methods(quick: bool, repeats: int) -> dict[str, dict[str, Any]]:
         seconds = _cpu_seconds(runs, repeats)
         for method in METHODS:
             name = type(method).__name__
-            found[f"{network}, {rows}, {name}"] = {
+            found[f"{network}, {shape[0]} data, {name}"] = {
                 "engine": runs[name]().engine,
                 "passes": timing(seconds["passes"], seconds["passes"]),
                 "plain prediction": timing(seconds["plain prediction"], seconds["passes"]),

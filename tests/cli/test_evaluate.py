@@ -27,10 +27,10 @@ def test_every_question_in_one_command(folder, tmp_path, run, run_json):
     asked += ["--attack", "--attack-step", "8", "--attack-iterations", "2", "--temperature", "--resume", file]
     code, out, _ = run("evaluate", model, *QUICK, *asked, "--html", page, "--name", "mine")
     assert code == DONE
-    for word in ("mine", "95 % interval", "Spoilt images", "Under attack", "One temperature", "Wished accuracy"):
+    for word in ("mine", "95 % interval", "Corrupted images", "Under attack", "One temperature", "Wished accuracy"):
         assert word in out
     text = page.read_text(encoding="utf-8")
-    for word in ("Spoilt images, one by one", "Under attack", "With one temperature", "Answering only when sure"):
+    for word in ("Corrupted images, one by one", "Under attack", "With one temperature", "Answering only when sure"):
         assert word in text
     result = run_json("evaluate", model, *QUICK, *asked, "--name", "mine")  # from the file: nothing is asked again
     assert result["settings"]["corruptions"]["limit"] == 40

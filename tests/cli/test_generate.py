@@ -56,6 +56,21 @@ def test_wrong_options_are_refused(options, said, model, run, tmp_path, monkeypa
     assert model.read_bytes() == before
 
 
+def test_a_folder_of_images(run_json, run, tmp_path):
+    image = pytest.importorskip("PIL.Image")
+    (tmp_path / "faces").mkdir()
+    for number in range(12):
+        image.new("RGB", (20, 16), (20 * number, 100, 200 - 10 * number)).save(tmp_path / "faces" / f"{number}.png")
+    options = ["--train", tmp_path / "faces", "--epochs", 1, "--latents", 3, "--width", 2, "--out", tmp_path / "a.png"]
+    said = run_json("generate", tmp_path / "m.safetensors", *options, "--size", 8, "--count", 4)
+    assert said["size"] == 3
+    assert (tmp_path / "a.png").exists()
+    code, _, err = run("generate", tmp_path / "other.safetensors", *options)
+    assert code == USAGE
+    assert "(channels, side, side)" in err
+    assert not (tmp_path / "other.safetensors").exists()
+
+
 def test_other_files_are_refused(run, tmp_path):
     import torch
 

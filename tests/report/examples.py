@@ -1,6 +1,7 @@
 """Evaluations to draw: a plain classification, a regression, and one with everything that there is."""
 
 import dataclasses
+import functools
 import math
 
 import torch
@@ -127,6 +128,7 @@ def rich(name="bayesian", sharpness=1.0, rows=2000, skill=3.0):
     )
 
 
+@functools.cache
 def many(count):
     """So many models of different quality and cost, some of them alike."""
     names = ("plain network", "MC dropout", "mean-field", "mean-field, tempered", "variational dropout", "variance")

@@ -17,6 +17,7 @@ from leanbayes.convert.apply import bayesianize_
 from leanbayes.errors import TrainingError
 from leanbayes.likelihoods import Regression
 from leanbayes.methods import MeanField
+from leanbayes.priors import Normal
 from leanbayes.sampling import using
 from leanbayes.training import snapshot
 from leanbayes.training.callbacks import Callback, State
@@ -46,7 +47,7 @@ def bayesian(norm: bool = False) -> nn.Module:
     torch.manual_seed(1)
     middle = [nn.BatchNorm1d(5)] if norm else []
     model = nn.Sequential(nn.Linear(5, 5), *middle, nn.Tanh(), Unused())
-    bayesianize_(model, MeanField(std=0.1))
+    bayesianize_(model, MeanField(std=0.1, prior=Normal(1.0)))  # a prior whose KL reaches means and spreads
     return model
 
 

@@ -16,7 +16,7 @@ from leanbayes.errors import ConfigError
 from leanbayes.models import build
 from leanbayes.registry import methods
 from leanbayes.training.parameter_groups import scale_parameters
-from leanbayes.training.scales import median_log_scale
+from leanbayes.training.scales import Watch, median_log_scale
 
 # a method by where its sigma starts, relative to some place that is not where it ends
 FACTORS: dict[str, Callable[[float], Any]] = {
@@ -97,3 +97,14 @@ def test_fit_says_where_scales_stayed() -> None:
     for p in scale_parameters(frozen):
         p.requires_grad_(False)  # on purpose: nothing to say
     lb.fit(frozen, data, optimizer=torch.optim.SGD, lr=0.05, **options)
+
+
+def test_weights_that_were_thinned_out_are_compared_by_their_median() -> None:
+    model = network(lb.SparseSubspace(density=0.2))
+    watch = Watch(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    assert watch.moved() == 0
+    q: Any = model[-1].posteriors["weight"]  # type: ignore[index, union-attr]
+    q.take_(torch.arange(len(q.index) // 2))
+    for posterior in (m.posteriors["weight"] for m in model.modules() if hasattr(m, "posteriors")):
+        posterior.rho.data += 0.5
+    assert watch.moved() == pytest.approx(0.5, abs=0.01)

@@ -14,7 +14,6 @@ from .. import checks as values, config
 from ..errors import ArtifactError, ConfigError
 from ..latents.config import OrderedLatents
 from . import checks
-from .networks import make
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -36,7 +35,9 @@ class Generate:
         count: how many images, or columns of a progressive grid.
         length: how many latents to use; without it as many as are set in the model, or all.
         seed: of the draws, and of training.
-        train: train an ordered autoencoder on this data set first and write it to FILE.
+        train: train an ordered autoencoder on this data set first, or on all images of this folder, and write it to
+            FILE.
+        size: resize the images of a folder to size x size pixels; without it they must be square and of one size.
         latents: the size of its code.
         epochs: passes over the data.
         limit: at most so many training images; without it all.
@@ -52,6 +53,7 @@ class Generate:
     length: int | None = None
     seed: int = 0
     train: str | None = None
+    size: int | None = None
     latents: int = 32
     epochs: int = 10
     limit: int | None = None
@@ -62,7 +64,7 @@ class Generate:
     def run(self) -> dict[str, Any]:
         """Write the grid."""
         checks.counts(count=self.count, latents=self.latents, epochs=self.epochs, width=self.width)
-        optional = {"length": self.length, "limit": self.limit}
+        optional = {"length": self.length, "limit": self.limit, "size": self.size}
         checks.counts(**{name: value for name, value in optional.items() if value is not None})
         checks.seed(self.seed)
         checks.targets(out=self.out, file=self.file if self.train else None)
@@ -100,16 +102,11 @@ class Generate:
     def _trained(self) -> Autoencoder:
         import torch
 
-        from ..data import load
-
-        data = load(self.train or "", val_fraction=0, normalise=False)
-        if len(data.input_shape) != 3:
-            raise ConfigError(f"--train: expected a set of images, {self.train} has inputs of shape {data.input_shape}")
-        channels, height, wide = data.input_shape
+        images = self._images()[: self.limit]
+        channels, height, wide = images.shape[1:]
         torch.manual_seed(self.seed)
         latents = OrderedLatents(self.latents)
         model = lb.image_autoencoder(latents, (channels, height, wide), "small", self.width)
-        images = data.train.tensors[0][: self.limit]
         task = "bernoulli" if channels == 1 else "discretized-logistic"
         history = lb.fit(model, images, task=task, epochs=self.epochs, batch_size=64, seed=self.seed)
         if not self.json:
@@ -119,8 +116,25 @@ class Generate:
         lb.save(model, self.file, metadata={"autoencoder": made, "data": self.train})
         return model
 
+    def _images(self) -> Tensor:
+        """The training images, with pixels in [0, 1]: those of a folder, whatever their class, or of a data set."""
+        import torch
+
+        from ..data import load
+        from ..data.image_folder import images_in, read_images
+
+        folder = Path(self.train or "")
+        if folder.is_dir():
+            return torch.from_numpy(read_images(images_in(folder), size=self.size or 0)).float() / 255
+        data = load(self.train or "", val_fraction=0, normalise=False)
+        if len(data.input_shape) != 3:
+            raise ConfigError(f"--train: expected a set of images, {self.train} has inputs of shape {data.input_shape}")
+        images: Tensor = data.train.tensors[0]
+        return images
+
     def _opened(self) -> Autoencoder:
         from ..artifacts import inspect
+        from .networks import make
 
         stored = inspect(self.file).get("metadata", {}).get("autoencoder")
         if self.model is not None:

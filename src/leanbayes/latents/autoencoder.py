@@ -17,6 +17,7 @@ from ..likelihoods import Likelihood
 from ..sampling import mix, using
 from .code import Code, GaussianCode, PointCode
 from .config import GaussianLatents, JointLatents, Latents, OrderedLatents, PointLatents
+from .cut import cut_inputs_
 from .joint import JointCode
 from .ordered import OrderedCode
 
@@ -99,25 +100,16 @@ class Autoencoder(nn.Module):
         """
         x = self.images(x)
         if isinstance(length, str) and length == "likely":
-            code = self._ordered("length='likely'")
-            parts = [
-                code.head.mean(features) * code.kept(code.lengths(features).unsqueeze(1), features)
-                for features in self._each(x, self.features)
-            ]
-            return torch.cat(parts)
-        length = self._length(length)
-        return torch.cat([self.code_means(f)[:, :length] for f in self._each(x, self.features)])
-
-    def code_means(self, features: Tensor) -> Tensor:
-        """The whole code without noise, whatever length is set, (batch, size)."""
-        with undisturbed(self):
-            code = self.code
-            return code.head.mean(features) if isinstance(code, OrderedCode) else code.means(features)
+            ordered = self._ordered("length='likely'")
+            return torch.cat(list(self._each(x, lambda block: ordered.likely(self.features(block)))))
+        length, code = self._length(length), self.code
+        means = code.head.mean if isinstance(code, OrderedCode) else code.means  # whatever length is set
+        return torch.cat(list(self._each(x, lambda block: means(self.features(block))[:, :length])))
 
     def lengths(self, x: Any) -> Tensor:
         """The most probable code length of each input, the mode of q(z | x), (n,)."""
         code = self._ordered("lengths")
-        return torch.cat([code.lengths(features) for features in self._each(self.images(x), self.features)])
+        return torch.cat(list(self._each(self.images(x), lambda block: code.lengths(self.features(block)))))
 
     def decode(self, code: Any, *, task: Any = None) -> Tensor:
         """The expected image of each code, (n, *shape); what a shorter code lacks is zero.
@@ -153,8 +145,6 @@ class Autoencoder(nn.Module):
 
     def cut_(self, length: int | None = None) -> None:
         """Leave the first latents only, without noise: the decoder reads fewer numbers. For `leanbayes.extract`."""
-        from .cut import cut_inputs_
-
         length = self._length(length)
         code = self.code.deployed(length).train(self.training)
         if length < self.code.size:

@@ -70,6 +70,11 @@ class OrderedCode(Ordered, Code):
         """The most probable length of each datum, (batch,); the shortest of equals."""
         return self.tails_of(features).argmax(1) + 1
 
+    def likely(self, features: Tensor) -> Tensor:
+        """Means of the latents within the most probable length of each datum, zeros behind, (batch, K)."""
+        mean: Tensor = self.head.mean(features)
+        return mean * self.kept(self.lengths(features).unsqueeze(1), mean)
+
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         mean, std = self.head(features)
         kappa = gaussian_kl(mean, std)

@@ -26,13 +26,17 @@ class Watch:
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
         stepped = {p for group in optimizer.param_groups for p in group["params"]}
         self.watched = [q for q in _posteriors(model) if any(q._parameters[name] in stepped for name in q.scales)]
-        self.before = _some(self.watched)
+        self.before = [_some(q) for q in self.watched]
 
     def moved(self) -> float:
         """The median change of log sigma so far, up or down; infinite where there are no scales."""
-        if not self.watched:
-            return math.inf
-        return float((_some(self.watched) - self.before).abs().median())
+        now = [_some(q) for q in self.watched]
+        # a sparse weight may have been thinned out meanwhile: then its median tells
+        changes = [
+            b - a if len(a) == len(b) else (b.median() - a.median()).expand(len(b))
+            for a, b in zip(self.before, now, strict=True)
+        ]
+        return float(torch.cat(changes).abs().median()) if changes else math.inf
 
     def warn(self, steps: int) -> None:
         """Say so, where a run of so many steps has left the scales where they were."""
@@ -65,8 +69,8 @@ def _posteriors(model: nn.Module) -> Iterable[Posterior]:
 
 
 @torch.no_grad()
-def _some(posteriors: Iterable[Posterior]) -> Tensor:
-    """Log sigmas of each posterior, evenly spaced, on the processor."""
-    found = [s.flatten() for q in posteriors if (s := q.log_scale()) is not None]
-    kept = [s[:: max(1, len(s) // _MOST)].double().cpu() for s in found]
-    return torch.cat(kept) if kept else torch.empty(0)
+def _some(q: Posterior) -> Tensor:
+    """Log sigmas of a posterior that has them, evenly spaced, on the processor."""
+    found = q.log_scale()
+    assert found is not None
+    return found.flatten()[:: max(1, found.numel() // _MOST)].double().cpu()

@@ -199,7 +199,7 @@ class Alternation(Callback):
         for layer in self.layers:
             if self._changes(_weight(layer)):
                 self.handles.append(layer.register_forward_hook(self._seen, with_kwargs=True))
-                layer.weight_read = self._read
+                layer.weight_read = self._read  # type: ignore[assignment]
                 self.handles.append(_Reading(layer))
 
     def _read(self, layer: Any, weight: Any) -> None:

@@ -24,7 +24,7 @@ from ...data import DataSet, load as load_data
 from ...evaluation.generation import at_length, bounds
 from ...latents.autoencoder import Autoencoder
 from ...latents.backbones import Backbone
-from ...latents.code import GaussianCode
+from ...latents.code import GaussianCode, gaussian_kl
 from ...latents.config import Latents
 from ...latents.ordered import OrderedCode
 from ..experiment import Cell
@@ -206,8 +206,7 @@ def by_kl(model: Autoencoder, images: Tensor) -> Autoencoder:
     sorted_ = copy.deepcopy(model).eval()
     head: Any = sorted_.code.head
     with torch.no_grad():
-        mean, std = head(sorted_.features(images))
-        order = (0.5 * (mean.square() + std.square() - 1) - std.log()).mean(0).argsort(descending=True)
+        order = gaussian_kl(*head(sorted_.features(images))).mean(0).argsort(descending=True)
         for layer in (head.mean, head.rho):
             layer.weight.copy_(layer.weight[order].clone())
             layer.bias.copy_(layer.bias[order].clone())

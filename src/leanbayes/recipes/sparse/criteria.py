@@ -42,7 +42,7 @@ from .networks import SparseSetup, SparseTraining, digits, mlp, published
 
 SETUPS: dict[str, SparseSetup] = {
     "smoke": digits(),
-    "cpu": mlp(seeds=1, without=("dense VI",)),
+    "cpu": mlp(seeds=1, without=("dense VI", "snr", "exp", "snr-exp")),
     "paper": published("cifar100"),
 }
 STDS = (0.001, 0.003, 0.01)
@@ -66,7 +66,8 @@ def cells(preset: str) -> Iterator[Cell]:
         dense = setup.dense(std)
         found = {"dense VI": dense, "dense VI, no warm-up": replace(dense, warmup=0.0)}
         found = {} if "dense VI" in setup.without else found
-        found |= {name: setup.subspace(DENSITY, removal=name, std=std) for name in REMOVALS}
+        removals = [name for name in REMOVALS if name not in setup.without]
+        found |= {name: setup.subspace(DENSITY, removal=name, std=std) for name in removals}
         for name, training in found.items():
             yield setup.cell(training, f"{name}, sigma {std:g}", name, std)
 
