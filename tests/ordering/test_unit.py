@@ -54,7 +54,9 @@ def test_one_mask_a_datum_has_the_same_law():
     assert stats.chisquare(counts.numpy(), (20_000 * BETA.exp()).numpy()).pvalue > 1e-3
     with pytest.raises(ConversionError, match="per_sample=False"):
         u.mask(torch.zeros(3, 12), USE)
-    u.eval()  # no data to tell apart, but for training
+    u.eval()
+    assert drawn(u, torch.zeros(3, 12)) is None  # the full width
+    u.free = False  # one that draws widths in predictions, too: no data to tell apart, but for training
     assert drawn(u, torch.zeros(3, 12)).shape == (12,)
 
 

@@ -142,7 +142,7 @@ def test_mean_field_has_the_moments_and_the_kl_of_the_library():
     torch.manual_seed(0)
     models = [nn.Sequential(nn.Linear(3, 2)) for _ in range(2)]
     for model in models:
-        lb.bayesianize_(model, lb.MeanField(std=0.3))
+        lb.bayesianize_(model, lb.MeanField(std=0.3, prior=lb.Normal()))
     stack, x = stacked(models), torch.randn(2, 3)
     count = 40_000
     out = forward(stack, x.unsqueeze(2).expand(-1, -1, count).contiguous(), noise_of(stack, count))

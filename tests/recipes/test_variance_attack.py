@@ -47,8 +47,8 @@ def test_every_member_is_trained_as_long_as_a_network_alone():
     setup = attack.SETUPS["cpu"]
     plain, dropout, variance = (attack.training(setup, f) for f in attack.FAMILIES)
     assert plain.epochs == variance.epochs == 5 * dropout.epochs
-    assert plain.methods == {"*": lb.Ensemble(5)}
-    assert variance.methods["dense1"] == lb.Ensemble(5, method=lb.Variance(log_alpha=12.0))
+    assert plain.methods == {"*": lb.Ensemble(5, init="fresh")}
+    assert variance.methods["dense1"] == lb.Ensemble(5, method=lb.Variance(log_alpha=12.0), init="fresh")
     assert (plain.lr_scale, variance.lr_scale) == (None, 1e-3)
 
 

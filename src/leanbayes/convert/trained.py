@@ -8,10 +8,12 @@ from torch.nn.parameter import is_lazy
 
 
 def looks_trained(model: nn.Module) -> bool:
-    """Whether a network has been trained, or was initialised by other means than torch's defaults.
+    """Whether a network has been trained, or was initialised by other means than torch's defaults, if nothing tells.
 
     A BatchNorm that has seen a batch says so; and torch draws the weights of a Linear or a convolution from
-    U(-b, b), b = 1 / sqrt(fan-in), which training soon leaves somewhere.
+    U(-b, b), b = 1 / sqrt(fan-in), which training soon leaves somewhere. Other initialisations leave it too (He's
+    normal numbers, say): in a network where at least every other layer has a BatchNorm and none has seen a batch,
+    weights say nothing.
 
     >>> import torch
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8))
@@ -21,16 +23,28 @@ def looks_trained(model: nn.Module) -> bool:
     >>> looks_trained(net)
     True
     """
-    return any(_has_moved(module) for module in model.modules())
-
-
-def _has_moved(module: nn.Module) -> bool:
-    seen, weight = module._buffers.get("num_batches_tracked"), module._parameters.get("weight")
-    if seen is not None and not seen.is_meta and bool((seen > 0).any()):
+    modules = list(model.modules())
+    norms = [module for module in modules if _tracks(module)]
+    if any(map(_has_seen, norms)):
         return True
-    if not isinstance(module, (nn.Linear, _ConvNd)) or weight is None or is_lazy(weight):
-        return False
-    if weight.is_meta or not weight.numel():
+    layers = [module for module in modules if isinstance(module, (nn.Linear, _ConvNd))]
+    return 2 * len(norms) < len(layers) and any(map(_beyond_default, layers))
+
+
+def _tracks(module: nn.Module) -> bool:
+    mean = module._buffers.get("running_mean")
+    return mean is not None and not is_lazy(mean) and not mean.is_meta
+
+
+def _has_seen(norm: nn.Module) -> bool:
+    """Whether a BatchNorm has statistics of data; old files have them without the number of batches."""
+    count, mean = (norm._buffers.get(name) for name in ("num_batches_tracked", "running_mean"))
+    return any(t is not None and bool((t != 0).any()) for t in (count, mean))
+
+
+def _beyond_default(module: nn.Linear | _ConvNd) -> bool:
+    weight = module._parameters.get("weight")
+    if weight is None or is_lazy(weight) or weight.is_meta or not weight.numel():
         return False
     fan_in = weight[0].numel()  # as torch counts it, for transposed convolutions too
     return float(weight.detach().abs().max()) > 1.0001 / fan_in**0.5

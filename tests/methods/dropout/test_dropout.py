@@ -19,7 +19,7 @@ def test_without_any_it_takes_all_weight_layers_but_the_first():
     model = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Conv2d(2, 2, 3), nn.Flatten(), nn.Linear(2, 2))
     assert converted(model) == ["1", "3"]
     lb.bayesianize_(model, lb.Dropout())
-    assert model[3].mask.rate == 0.1
+    assert model[3].mask.rate == lb.Dropout().elsewhere == 0.05
     assert converted(nn.Sequential(nn.Linear(2, 2))) == ["0"]
     assert converted(nn.Sequential(nn.Embedding(3, 2), nn.Linear(2, 2), nn.Linear(2, 2))) == ["2"]
 

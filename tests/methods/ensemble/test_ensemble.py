@@ -346,8 +346,16 @@ def test_what_members_have_to_share_is_said_in_the_plan():
     assert lb.plan(model, lb.Ensemble(2, init="perturb")).converted == ["tokens"]
     lb.bayesianize_(model, lb.Ensemble(2, init="perturb"))
     assert isinstance(model["tokens"], EnsembleLayer)
+    # but the model itself cannot be replaced: members share its own parameters, unless a rule asks for them
+    alone = lb.plan(Tokens(), lb.Ensemble(2, init="perturb"))
+    assert alone.converted == ["body"]
+    assert "wrap it" in alone.left_alone[""]
+    lb.bayesianize_(model := Tokens(), lb.Ensemble(2, init="perturb"))
+    assert isinstance(model.body, EnsembleLayer)
+    with pytest.raises(ConversionError, match=r"strict: the model.*wrap it"):
+        lb.bayesianize_(Tokens(), lb.Ensemble(2, init="perturb"), strict=True)
     with pytest.raises(ConversionError, match="wrap it"):
-        lb.bayesianize_(Tokens(), lb.Ensemble(2, init="perturb"))
+        lb.bayesianize_(Tokens(), {Tokens: lb.Ensemble(2, init="perturb")})
 
 
 def test_weight_norm_by_hook_is_refused():

@@ -54,7 +54,7 @@ def test_outputs_and_gradients_are_those_of_the_masked_network(method, width):
         torch.manual_seed(1)
         with lb.using(estimator="weight"):
             outputs = model(X)
-        outputs.sin().sum().backward()
+        (outputs.sin().sum() + lb.kl_sum(model)).backward()
         zeros = {name: torch.zeros_like(p) for name, p in model.named_parameters()}
         grads.append({n: zeros[n] if p.grad is None else p.grad for n, p in model.named_parameters()} | {"": outputs})
     for name, value in grads[0].items():

@@ -285,7 +285,7 @@ def test_options_of_a_patched_layer_can_be_set():
     assert (model[0].momentum, model[0].eps) == (1.0, 0.5)
 
 
-@pytest.mark.parametrize("method", [Patch(3), lb.MeanField()])
+@pytest.mark.parametrize("method", [Patch(3, prior=lb.Normal()), lb.MeanField()])
 def test_what_a_user_calls_as_we_do_is_still_the_users(method):
     model = nn.Sequential(nn.Linear(3, 2))
     model[0].priors = model[0].approximation = "mine"

@@ -43,11 +43,11 @@ def weights(model):
 class Loop:
     """A user's own loop, which can be looked into between the optimiser's step and the update."""
 
-    def __init__(self, model, optimizer, total=None, x=X, y=Y):
+    def __init__(self, model, optimizer, total=None, x=X, y=Y, kl_weight=1.0):
         self.model, self.optimizer, self.x, self.y = model, optimizer, x, y
         self.hooks = lb.callbacks(model)
         self.state = State(model, optimizer, total_steps=total)
-        self.elbo = lb.ELBO("classification", num_data=len(x))
+        self.elbo = lb.ELBO("classification", num_data=len(x), kl_weight=kl_weight)
         self.state.closure = lambda: self.elbo(model, model(x), y).loss
         notify(self.hooks, "fit_start", self.state)
 
@@ -209,7 +209,7 @@ def test_blocked_activations_give_the_same_places_as_dense_ones(monkeypatch):
     for dense_above in (1.0, 0.0):
         monkeypatch.setattr("leanbayes.layers.sparse.DENSE_ABOVE", dense_above)
         model = converted(lb.SparseSubspace(**always(std=1e-12)), convolutional())
-        Loop(model, torch.optim.SGD(model.parameters(), lr=0.05), x=x).step()
+        Loop(model, torch.optim.SGD(model.parameters(), lr=0.05), x=x, kl_weight=0.1).step()
         found.append([set(q.index.tolist()) for q in weights(model)])
     assert found[0] == found[1]
 
@@ -277,7 +277,7 @@ def test_the_mean_over_steps_is_what_it_says(monkeypatch):
 
 
 def test_addition_at_the_means_leaves_no_other_trace():
-    method = lb.SparseSubspace(**always(addition="mean", keep_returning=False, std=0.5))
+    method = lb.SparseSubspace(**always(addition="mean", keep_returning=False, std=0.5, prior=lb.Normal()))
     model = converted(method, convolutional())
     x = torch.randn(40, 2, 6, 6, generator=torch.Generator().manual_seed(1))
     twin = convolutional()

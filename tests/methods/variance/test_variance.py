@@ -137,7 +137,8 @@ def test_alpha_grows_as_the_kl_asks():
     model = nn.Sequential(nn.Linear(5, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Linear(64, 2))
     lb.bayesianize_(model, {"0": lb.Variance()})
     x = torch.randn(256, 5)
-    history = lb.fit(model, (x, (x[:, 0] > 0).long()), epochs=20, batch_size=16, lr=0.03, progress=False)
+    data = x, (x[:, 0] > 0).long()
+    history = lb.fit(model, data, epochs=20, batch_size=16, lr=0.03, kl_weight=1.0, progress=False)
     assert model[0].posteriors["weight"].log_alpha.item() > 1
     assert history.last["kl"] < 0.1 * history.rows[0]["kl"]
 

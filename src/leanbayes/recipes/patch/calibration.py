@@ -41,7 +41,7 @@ def cells(preset: str) -> Iterator[Cell]:
     """A row for every network and method, with its calibration curve; the setting is the number of epochs."""
     for setup in SETUPS[preset]:
         for method in setup.methods:
-            paper = printed("patch-calibration", setup.training.model, method)
+            paper = printed("patch-calibration", setup.published, method)
             measure = partial(measured, setup.samples)
             yield setup.cell(method, setup.training.epochs, "patch-calibration", measure, paper=paper)
 

@@ -38,7 +38,7 @@ def cells(preset: str) -> Iterator[Cell]:
     setup, samples, sweep = SETUPS[preset]
     measure = partial(measured, samples, sweep)
     for method in setup.methods:
-        paper = printed("patch-corruptions", setup.training.model, method)
+        paper = printed("patch-corruptions", setup.published, method)
         also = {"asked": samples, **sweep.key()}
         yield setup.cell(method, sweep.limit, "patch-corruptions", measure, paper=paper, **also)
 

@@ -82,7 +82,8 @@ class PatchTraining(Training):
 class PatchSetup:
     """A network on its data. seeds: how many. samples: networks drawn to predict.
 
-    rates, perturbations: the candidates for dropout and for patches.
+    rates, perturbations: the candidates for dropout and for patches. published: the network of the paper whose figures
+    stand beside, by its name in paper.toml.
     """
 
     training: PatchTraining
@@ -91,6 +92,7 @@ class PatchSetup:
     rates: tuple[float, ...] = (0.02, 0.05, 0.1)
     perturbations: tuple[float, ...] = (0.1, 0.3, 0.5)
     methods: tuple[str, ...] = METHODS
+    published: str = ""
 
     @property
     def label(self) -> str:
@@ -145,7 +147,7 @@ def resnet(**changes: Any) -> PatchSetup:
     training = PatchTraining(
         "cifar10", "resnet18_cifar", options, epochs=20, batch_size=128, limit=10_000, test_limit=5000
     )
-    return replace(PatchSetup(training), **changes)
+    return replace(PatchSetup(training, published="resnet18"), **changes)
 
 
 def pyramid(**changes: Any) -> PatchSetup:
@@ -156,14 +158,16 @@ def pyramid(**changes: Any) -> PatchSetup:
     )
     both = ("vanilla", "dropout", "EMP (BN+out)", "ECMP (BN+out)")
     few = {"rates": (0.02, 0.1), "perturbations": (0.1, 0.3)}
-    return replace(PatchSetup(training, seeds=1, samples=20, methods=both), **{**few, **changes})
+    return replace(
+        PatchSetup(training, seeds=1, samples=20, methods=both, published="pyramidnet_cifar"), **{**few, **changes}
+    )
 
 
 def published(**changes: Any) -> PatchSetup:
     """PyramidNet (110, alpha 270) on CIFAR-100 for 400 epochs. ImageNet, the paper's other data, is not read here."""
     training = PatchTraining("cifar100", "pyramidnet_cifar", epochs=400, batch_size=256, augment=True)
     wide = {"rates": (0.005, 0.02, 0.05, 0.1), "perturbations": (0.1, 0.2, 0.3, 0.5)}
-    return replace(PatchSetup(training, samples=200), **{**wide, **changes})
+    return replace(PatchSetup(training, samples=200, published="pyramidnet_cifar"), **{**wide, **changes})
 
 
 def chosen(jobs: Jobs, setup: PatchSetup, method: str, seed: int, data: DataSet) -> tuple[nn.Module, PatchTraining]:

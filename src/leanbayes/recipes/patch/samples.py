@@ -45,7 +45,7 @@ SETUPS: dict[str, tuple[PatchSetup, tuple[int, ...], int]] = {
 def cells(preset: str) -> Iterator[Cell]:
     """A piece for every method, which makes a row for every number of samples."""
     setup, every, limit = SETUPS[preset]
-    paper = partial(_paper, setup.training.model)
+    paper = partial(_paper, setup.published)
     for name, method in METHODS.items():
         sizes, independent = every if name != "vanilla" else (1,), name.endswith("independent")
         also = {"sizes": list(sizes), "images": limit, "independent": independent}

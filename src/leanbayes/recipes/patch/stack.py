@@ -113,7 +113,7 @@ def forward(stack: Stack, x: Tensor, noise: Noise) -> Tensor:
 
 
 def kl(stack: Stack) -> Tensor:
-    """The sum of all Gaussian weights' KL, over all networks."""
+    """The sum of all Gaussian weights' KL, over all networks, under a prior that looks at one weight at a time."""
     total = torch.zeros(())
     for name, layer in stack.layers.items():
         for one, prior in layer.priors.items() if isinstance(layer, BayesLayer) else ():
