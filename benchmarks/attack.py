@@ -83,7 +83,7 @@ def contest(network: nn.Module, images: Tensor, labels: Tensor, pixels: Pixels) 
     found: dict[str, Any] = {}
     for name, config in BUDGETS.items():
         trace = perturb(
-            network, pixels.to_inputs(images), labels, config=config, pixels=pixels, meaning=Classification()
+            network, pixels.to_inputs(images), labels, config=config, pixels=pixels, likelihood=Classification()
         )
         row: dict[str, Any] = {"leanbayes": float(trace.success[-1].double().mean()), "images": len(images)}
         for peer, run in peers.items():
@@ -130,7 +130,7 @@ def speed(network: nn.Module, images: Tensor, labels: Tensor, pixels: Pixels) ->
     lb.bayesianize_(model, lb.MeanField())
     config, inputs = Attack(iterations=2, samples=10), pixels.to_inputs(images[:256])
     began, cpu = time.perf_counter(), time.process_time()
-    perturb(model, inputs, labels[:256], config=config, pixels=pixels, meaning=Classification())
+    perturb(model, inputs, labels[:256], config=config, pixels=pixels, likelihood=Classification())
     wall, cpu = time.perf_counter() - began, time.process_time() - cpu
     whole = cpu * 1000 / len(inputs) * 20 / config.iterations
     return {

@@ -12,9 +12,9 @@ them; with the output layer patched all that precedes it runs once. These are ti
     python benchmarks/predict.py --patches --threads 1 --repeats 3
 
 Small networks, where calls cost more than arithmetic: 32 samples of every method at its defaults against 32 passes and
-against `predict` of the plain network. One datum and a batch of 64 go through the network of `leanbayes demo`, one datum
-through a residual network with BatchNorm for images of 28 x 28. Timed by the CPU's clock, in turns, in one process;
-ratios are of minima.
+against `predict` of the plain network. One datum and a batch of 64 go through the network of `leanbayes demo`, one
+datum through a residual network with BatchNorm for images of 28 x 28. Timed by the CPU's clock, in turns, in one
+process; ratios are of minima.
 
     python benchmarks/predict.py --methods --threads 1 --repeats 7
 """

@@ -13,6 +13,8 @@ from leanbayes.prediction.stacking import fit_weights
 
 X = torch.randn(40, 4, generator=torch.Generator().manual_seed(0))
 Y = (X[:, 0] > 0).long() + (X[:, 1] > 0.5).long()
+KNOWN = 2 * X.flip(1), Y
+"""What `ood` tells the data from: other values, since of ties rounding would decide."""
 
 
 class Items(Dataset):
@@ -75,7 +77,7 @@ VERBS = {
     "evaluate_each": lambda data: next(iter(lb.evaluate_each(make(), data, samples=4, replicates=0, **QUIET))).metrics[
         "nll"
     ],
-    "ood": lambda data: lb.evaluate(make(), (X, Y), samples=4, replicates=0, ood={"o": data}, **QUIET).metrics[
+    "ood": lambda data: lb.evaluate(make(), KNOWN, samples=4, replicates=0, ood={"o": data}, **QUIET).metrics[
         "ood.o.entropy.auroc"
     ],
     "calibrate_": lambda data: lb.calibrate_(make(), data, samples=4, **QUIET),

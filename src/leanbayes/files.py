@@ -70,7 +70,7 @@ def write_bytes(path: str | os.PathLike[str], data: bytes, *, keep_previous: boo
             with contextlib.suppress(OSError):
                 left.unlink()
     _sync_directory(target.parent)
-    return Path(path)
+    return Path(name_of(path))
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> Path:

@@ -20,6 +20,7 @@ from leanbayes.kl import kl, kl_kind, kl_sum
 from leanbayes.layers import BayesLayer
 from leanbayes.methods.sparse.growth import Activation
 from leanbayes.posteriors import Posterior
+from leanbayes.priors import EmpiricalNormal
 from leanbayes.registry import methods
 from leanbayes.sampling import sites
 
@@ -78,9 +79,12 @@ def test_the_kl_is_finite_and_what_monte_carlo_says(method, network):
             kinds.add(kind)
             by_hand[id(q)] = value.sum()
             q = q.active() if hasattr(q, "active") else q  # of a sparse one, what is random
+            density = prior
+            if isinstance(prior, EmpiricalNormal):  # has one only beside the posterior that it is centred on
+                density = torch.distributions.Normal(q.mean, prior.std(q.mean))
             with torch.no_grad():
                 weights = (q.sample(q.noise()) for _ in range(draws))
-                sampled = torch.stack([q.log_prob(w) - prior.log_prob(w) for w in weights])
+                sampled = torch.stack([q.log_prob(w) - density.log_prob(w) for w in weights])
             gap, error = sampled.mean(0) - value, sampled.std(0) / math.sqrt(draws)
             if kind in ("approximation", "up to a constant"):  # only differences between weights mean anything
                 gap = gap - gap.mean()
@@ -133,6 +137,11 @@ def test_a_seed_repeats_a_prediction_whatever_the_chunk(method, network):
     reference = ask(model, x, seed=5)
     for options in ({"chunk": 1}, {"chunk": 3}, {"strategy": "loop"}, {"strategy": "vmap"}):
         assert torch.allclose(ask(model, x, seed=5, **options).probs, reference.probs, atol=1e-6)
+    if methods()[method].random and reference.counts.max() == 1:  # widths alone are random, and full unless asked for
+        assert torch.equal(ask(model, x, seed=6).probs, reference.probs)
+        lb.set_width_(model, "sampled")
+        before, reference = snapshot(model), ask(model, x, seed=5)
+        assert torch.allclose(ask(model, x, seed=5, chunk=3).probs, reference.probs, atol=1e-6)
     assert torch.equal(ask(model, x, seed=6).probs, reference.probs) != methods()[method].random
     assert torch.equal(ask(model.eval(), x, seed=5).probs, reference.probs)
     model.train()

@@ -8,7 +8,7 @@ from leanbayes.training.callbacks import State, notify
 
 def train(model, x, y, steps, wrapped=None):
     """A few steps of plain SGD on the ELBO, with the callbacks of the methods."""
-    elbo = lb.ELBO("classification", num_data=100)
+    elbo = lb.ELBO("classification", num_data=1000)
     optimiser = torch.optim.SGD([p for p in model.parameters() if p.requires_grad], lr=0.05)
     hooks, state = lb.callbacks(model), State(model, optimiser, total_steps=steps)
     model.train()

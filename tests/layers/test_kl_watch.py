@@ -60,6 +60,16 @@ def test_methods_without_a_kl_and_plain_models_are_not():
         assert said(model) == []
 
 
+def test_gradients_in_eval_mode_are_no_training():
+    """Saliency maps by backward() reach the parameters too; training that follows is still noticed."""
+    model = made(lb.MeanField()).eval()
+    for _ in range(2):
+        model(torch.randn(4, 3)).sum().backward()
+    assert said(model) == []
+    step(model.train(), nn.functional.cross_entropy)
+    assert len(said(model)) == 1
+
+
 def test_values_that_were_loaded_are_not_and_copies_remember():
     """Only gradients count: a state_dict, a cast and a deep copy are no training."""
     model = made(lb.MeanField())

@@ -42,6 +42,8 @@ RUNS_THEN_FAILS = ("fit", "BayesClassifier")
 """Training that fails at a batch has trained on those before."""
 EXCUSES = ("mean-only", "how many steps training takes", "balanced:", "settle", "temperature", "bins")
 """What a network or two valid options together may be refused for."""
+OPTIMIZERS = ("NaturalGradientSGD", "SGD")
+"""Torch checks their parameters, as those of every optimiser."""
 Call = tuple[Target, dict[str, Any], dict[str, bool], str | None]
 
 
@@ -161,8 +163,8 @@ def wrong(error: BaseException, target: Target, replaced: Mapping[str, bool]) ->
     modules = [i for i, frame in enumerate(frames) if frame.name == "_call_impl"]
     if modules:  # the network's own error, for inputs that do not fit it
         return None
-    theirs = {"BayesClassifier": "/sklearn/", "NaturalGradientSGD": "/torch/optim/"}.get(target.name, "/leanbayes/")
-    own = "/leanbayes/" in frames[-1].filename or theirs in frames[-1].filename  # as every estimator, every optimiser
+    theirs = "/sklearn/" if target.name == "BayesClassifier" else "/torch/optim/" if target.name in OPTIMIZERS else None
+    own = "/leanbayes/" in frames[-1].filename or (theirs is not None and theirs in frames[-1].filename)
     if isinstance(error, (ValueError, TypeError)) and own and str(error) and "raise" in (frames[-1].line or ""):
         return None
     known = ("required", "unexpected keyword", "takes no arguments")  # Python's, of a call that does not fit a function

@@ -8,8 +8,7 @@ import inspect
 import io
 import random
 import tempfile
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
 
@@ -35,23 +34,11 @@ from leanbayes.prediction.stacking import fit_weights, stacking_weights
 from leanbayes.registry import methods
 from leanbayes.training.schedules import cyclic
 
-from .calls_values import LABELLED, Maker, images, inputs, labels
+from . import calls_latents
+from .calls_values import LABELLED, Maker, Target, images, inputs, labels, several
 
 DATA = ("loader", "train_loader", "val", "data", "temperature", "inputs", "X")
 """Parameters that take data, and so pass on what the caller's data raise."""
-
-
-@dataclass(frozen=True)
-class Target:
-    """A function and its parameters. valid: makers of good values. always: those that every call is given."""
-
-    name: str
-    function: Callable[..., Any]
-    valid: Mapping[str, list[Maker]]
-    always: tuple[str, ...] = ()
-    weight: float = 1.0
-    model: str | None = None
-    notes: tuple[str, ...] = field(default=())
 
 
 def network(seed: int = 0) -> nn.Module:
@@ -82,16 +69,12 @@ def templates() -> dict[str, nn.Module]:
     return found
 
 
-def _several(*values: Any) -> list[Maker]:
-    return [functools.partial(lambda value: value, value) for value in values]
-
-
-FLAG = _several(True, False)
-TASK = _several("classification")
-SEED = _several(0, 1, 123, np.int64(4))
-QUIET = {"progress": _several(False)}
+FLAG = several(True, False)
+TASK = several("classification")
+SEED = several(0, 1, 123, np.int64(4))
+QUIET = {"progress": several(False)}
 FOLDER = Path(tempfile.gettempdir())
-SAMPLES = _several(1, 2, 3)
+SAMPLES = several(1, 2, 3)
 PROBS = [lambda: torch.softmax(inputs(8, 3), 1)]
 
 
@@ -103,14 +86,14 @@ def _by_type(function: Any) -> dict[str, list[Maker]]:
         values = [] if parameter.default is inspect.Parameter.empty else [parameter.default]
         if get_origin(hint) is not None and any(isinstance(value, str) for value in get_args(hint)):
             values += [value for value in get_args(hint) if isinstance(value, str)][:1]
-        found[name] = _several(*values)
+        found[name] = several(*values)
     return found
 
 
 def _configs() -> list[Target]:
     kinds = [lb.Normal, lb.LogUniform, lb.StudentT, lb.ScaleMixture, lb.Attack, lb.Corruptions, lb.Pixels]
     kinds += [lb.CoordinateDescent, lb.Classification, lb.Regression, lb.Segmentation, lb.EarlyStopping]
-    kinds += [*methods().values()]
+    kinds += [lb.EmpiricalNormal, *calls_latents.CONFIGS, *methods().values()]
     return [Target(kind.__name__, kind, _by_type(kind) if not issubclass(kind, nn.Module) else {}, weight=0.4)
             for kind in kinds]  # fmt: skip
 
@@ -133,11 +116,11 @@ def _metrics() -> list[Target]:
     found.append(Target("metrics.coverage", regression.coverage, low, tuple(low), 0.2))
     confidence = {"confidence": [lambda: torch.rand(9)], "correct": [lambda: torch.rand(9) > 0.5]}
     found.append(Target("metrics.risk_coverage", selective.risk_coverage, confidence, tuple(confidence), 0.2))
-    replicates = {"replicates": _several([0.1, 0.2, 0.3]), "level": _several(0.9)}
+    replicates = {"replicates": several([0.1, 0.2, 0.3]), "level": several(0.9)}
     found.append(Target("metrics.percentile", intervals.percentile, replicates, ("replicates",), 0.2))
     found.append(Target("metrics.votes", human.votes, {"labels": [lambda: torch.zeros(4, 3, dtype=torch.long)],
-                        "num_classes": _several(2)}, ("labels", "num_classes"), 0.2))  # fmt: skip
-    pit = {"pit": [lambda: torch.rand(9)], "bins": _several(5)}
+                        "num_classes": several(2)}, ("labels", "num_classes"), 0.2))  # fmt: skip
+    pit = {"pit": [lambda: torch.rand(9)], "bins": several(5)}
     found.append(Target("metrics.pit_histogram", forecast.pit_histogram, pit, ("pit",), 0.2))
     return found
 
@@ -169,15 +152,15 @@ def _methods_of_results() -> list[Target]:
 
         for name in ("log_prob", "sample_log_prob", *(("cdf", "crps") if task == "regression" else ())):
             found.append(Target(f"Predictive.{name} {task}", method(name), {"targets": target}, ("targets",), 0.3))
-    for name, values in (("quantile", {"q": _several(0.1)}), ("interval", {"level": _several(0.9)})):
+    for name, values in (("quantile", {"q": several(0.1)}), ("interval", {"level": several(0.9)})):
         found.append(Target(f"Predictive.{name}", method(name), values, tuple(values), 0.3))
 
     def said(name: str) -> Callable[..., Any]:
         return lambda *args, **kwargs: getattr(evaluation(), name)(*args, **kwargs)
 
-    page = _several(str(FOLDER / "leanbayes-calls.json"), FOLDER / "leanbayes-calls.json")
-    found.append(Target("Evaluation.interval", said("interval"), {"metric": _several("accuracy"),
-                        "level": _several(0.9)}, ("metric",), 0.4))  # fmt: skip
+    page = several(str(FOLDER / "leanbayes-calls.json"), FOLDER / "leanbayes-calls.json")
+    found.append(Target("Evaluation.interval", said("interval"), {"metric": several("accuracy"),
+                        "level": several(0.9)}, ("metric",), 0.4))  # fmt: skip
     found.append(Target("Evaluation.save_json", said("save_json"), {"path": page}, ("path",), 0.4))
     found.append(Target("Evaluation.load_json", lb.Evaluation.load_json, {"path": [_saved]}, ("path",), 0.4))
     found.append(Target("Evaluation.from_dict", lb.Evaluation.from_dict, {"data": [lambda: evaluation().to_dict()]},
@@ -190,60 +173,67 @@ def _methods_of_results() -> list[Target]:
 def _verbs() -> list[Target]:
     asked = {"task": TASK, "samples": SAMPLES, "seed": SEED, "mean_only": FLAG}
     predict = {**asked, "inputs": [inputs, lambda: (inputs(),), lambda: inputs().numpy(), LABELLED[3], LABELLED[4]],
-               "chunk": _several(None, 4), "keep_samples": FLAG, "settle": _several(None, 0.1),
-               "estimator": _several("weight", "local"), "strategy": _several("auto", "loop", "vmap"),
-               "balanced": _several(None), "weights": _several(None), "progress": _several(False)}  # fmt: skip
-    evaluate = {**asked, "loader": LABELLED, "ood": [lambda: {"other": inputs() + 3}], "pixels": _several(None),
-                "corruptions": _several(None, False), "reference": _several(None), "attack": _several(None, False),
-                "temperature": [lambda: (inputs(), labels())], "selective": _several((0.9,)),
-                "replicates": _several(0, 3), "resume": _several(None), "chunk": _several(None, 4),
-                "history": [list], "name": _several("a"), "bins": _several(5), "min_count": _several(0, 1),
-                "adaptive": FLAG, "levels": _several((0.5,)), "ignore_index": _several(None), **QUIET}  # fmt: skip
-    fit = {"train_loader": LABELLED, "val": LABELLED, "task": TASK, "epochs": _several(1), "lr": _several(0.01),
-           "optimizer": _several(None, torch.optim.SGD), "scheduler": _several(None),
-           "scheduler_every": _several("epoch"), "kl_weight": [*_several(1.0), lambda: lb.warmup(0, 1, 2)],
-           "num_data": _several(8), "batch_size": _several(4), "val_samples": _several(1), "seed": SEED,
-           "clip": _several(None, 1.0), "early_stopping": _several(None), "callbacks": [list],
-           "checkpoint": _several(None), "checkpoint_every": _several(None), "resume": _several(False),
-           "log": _several(None), "accelerator": _several("cpu"), "devices": _several(1), **QUIET}  # fmt: skip
+               "chunk": several(None, 4), "keep_samples": FLAG, "settle": several(None, 0.1),
+               "estimator": several("weight", "local"), "strategy": several("auto", "loop", "vmap"),
+               "balanced": several(None), "weights": several(None), "progress": several(False)}  # fmt: skip
+    evaluate = {**asked, "loader": LABELLED, "ood": [lambda: {"other": inputs() + 3}], "pixels": several(None),
+                "corruptions": several(None, False), "reference": several(None), "attack": several(None, False),
+                "temperature": [lambda: (inputs(), labels())], "selective": several((0.9,)),
+                "replicates": several(0, 3), "resume": several(None), "chunk": several(None, 4),
+                "history": [list], "name": several("a"), "bins": several(5), "min_count": several(0, 1),
+                "adaptive": FLAG, "levels": several((0.5,)), "ignore_index": several(None), **QUIET}  # fmt: skip
+    fit = {"train_loader": LABELLED, "val": LABELLED, "task": TASK, "epochs": several(1), "lr": several(0.01),
+           "optimizer": several(None, torch.optim.SGD), "scheduler": several(None),
+           "scheduler_every": several("epoch"), "kl_weight": [*several(1.0, None), lambda: lb.warmup(0, 1, 2)],
+           "num_data": several(8), "batch_size": several(4), "val_samples": several(1), "seed": SEED,
+           "clip": several(None, 1.0), "early_stopping": several(None), "callbacks": [list],
+           "scale_lr": several(None, 0.02), "latent_weight": several(1.0), "recalibrate": FLAG,
+           "checkpoint": several(None), "checkpoint_every": several(None), "resume": several(False),
+           "log": several(None), "accelerator": several("cpu"), "devices": several(1), **QUIET}  # fmt: skip
     data = {"task": TASK, "seed": SEED, **QUIET}
-    file = _several(str(FOLDER / "leanbayes-calls.safetensors"))
+    file = several(str(FOLDER / "leanbayes-calls.safetensors"))
     found = [
         Target("predict", lb.predict, predict, ("inputs", "task", "samples"), 5, "model"),
         Target("evaluate", lb.evaluate, evaluate, ("loader", "task", "samples", "replicates", "progress"), 5, "model"),
         Target("fit", lb.fit, fit, ("train_loader", "epochs", "accelerator", "progress"), 4, "model"),
+        Target("auto", lb.auto, {**data, "train": LABELLED, "val": LABELLED, "samples": SAMPLES, "epochs": several(1),
+               "methods": several((lb.MeanField(),), [lb.Dropout(), lb.Ensemble(2)]), "accelerator": several("cpu"),
+               "budget": several("2x", 3.0, {"prediction": 2})},
+               ("train", "val", "samples", "epochs", "methods", "accelerator", "progress"), 1, "model"),
+        Target("parameter_groups", lb.parameter_groups, {"lr": several(0.01), "scale_lr": several(None, 0.0, 0.02),
+               "weight_decay": several(0.0, 0.1)}, (), 1, "model"),
         Target("calibrate_", lb.calibrate_, {**asked, "loader": LABELLED, **QUIET}, ("loader", "task", "progress"),
                3, "model"),
-        Target("conformalize_", lb.conformalize_, {**asked, "loader": LABELLED, "coverage": _several(0.5),
-               "score": _several(None), "class_conditional": _several(False), "randomized": _several(False),
-               "allow_empty": FLAG, "lam": _several(0.1), "k_reg": _several(1), **QUIET},
+        Target("conformalize_", lb.conformalize_, {**asked, "loader": LABELLED, "coverage": several(0.5),
+               "score": several(None), "class_conditional": several(False), "randomized": several(False),
+               "allow_empty": FLAG, "lam": several(0.1), "k_reg": several(1), **QUIET},
                ("loader", "task", "coverage", "progress"), 2, "model"),
-        Target("kappa", lb.kappa, {**data, "loader": LABELLED, "layers": _several(None), "method": _several("auto"),
-               "probes": _several(2), "num_data": _several(None, 8)}, ("loader", "task", "probes", "progress"), 2,
+        Target("kappa", lb.kappa, {**data, "loader": LABELLED, "layers": several(None), "method": several("auto"),
+               "probes": several(2), "num_data": several(None, 8)}, ("loader", "task", "probes", "progress"), 2,
                "model"),
-        Target("recalibrate_", lb.recalibrate_, {"loader": LABELLED, "at": _several("samples"), "data": _several(8),
-               "passes": _several(1), "momentum": _several(None, 0.1), "seed": SEED}, ("loader",), 3, "model"),
+        Target("recalibrate_", lb.recalibrate_, {"loader": LABELLED, "at": several("samples"), "data": several(8),
+               "passes": several(1), "momentum": several(None, 0.1), "seed": SEED}, ("loader",), 3, "model"),
         Target("fit_weights", fit_weights, {"data": LABELLED, "samples": SAMPLES, "seed": SEED, "task": TASK},
                ("data", "samples", "task"), 1, "model"),
-        Target("evaluate_each", lb.evaluate_each, {"loader": LABELLED, "samples": _several(2, (1, 2)), "task": TASK,
-               "procedures": _several(None, ("ensemble",)), "resume": _several(None), "replicates": _several(0),
+        Target("evaluate_each", lb.evaluate_each, {"loader": LABELLED, "samples": several(2, (1, 2)), "task": TASK,
+               "procedures": several(None, ("ensemble",)), "resume": several(None), "replicates": several(0),
                **QUIET}, ("loader", "task", "replicates", "samples", "progress"), 1, "models"),
-        Target("bayesianize_", lb.bayesianize_, {"rules": _several(lb.MeanField()), "strict": FLAG}, ("rules",), 2,
+        Target("bayesianize_", lb.bayesianize_, {"rules": several(lb.MeanField()), "strict": FLAG}, ("rules",), 2,
                "model"),
-        Target("plan", lb.plan, {"rules": _several(lb.MeanField()), "strict": FLAG}, ("rules",), 2, "model"),
-        Target("prune_", lb.prune_, {"fraction": _several(0.5), "threshold": _several(None), "by": _several("snr"),
-               "scope": _several("global"), "biases": FLAG, "scores": _several(None), "loader": _several(None)},
+        Target("plan", lb.plan, {"rules": several(lb.MeanField()), "strict": FLAG}, ("rules",), 2, "model"),
+        Target("prune_", lb.prune_, {"fraction": several(0.5), "threshold": several(None), "by": several("snr"),
+               "scope": several("global"), "biases": FLAG, "scores": several(None), "loader": several(None)},
                ("fraction",), 2, "model"),
-        Target("set_width_", lb.set_width_, {"width": _several(0.5, None), "rescale": FLAG}, ("width",), 1, "model"),
-        Target("truncate_", lb.truncate_, {"fraction": _several(0.5)}, ("fraction",), 1, "model"),
-        Target("widths", lb.widths, {"of": _several(None)}, (), 0.5, "model"),
-        Target("extract", lb.extract, {"width": _several(None), "sparse": FLAG, "example_input": [lambda: inputs(1)]},
+        Target("set_width_", lb.set_width_, {"width": several(0.5, None), "rescale": FLAG}, ("width",), 1, "model"),
+        Target("truncate_", lb.truncate_, {"fraction": several(0.5)}, ("fraction",), 1, "model"),
+        Target("widths", lb.widths, {"of": several(None)}, (), 0.5, "model"),
+        Target("extract", lb.extract, {"width": several(None), "sparse": FLAG, "example_input": [lambda: inputs(1)]},
                (), 1, "model"),
         Target("cost", lb.cost, {"example_input": [lambda: inputs(1)]}, ("example_input",), 1, "model"),
-        Target("save", lb.save, {"path": file, "task": _several(None), "metadata": [dict]}, ("path",), 1, "model"),
+        Target("save", lb.save, {"path": file, "task": several(None), "metadata": [dict]}, ("path",), 1, "model"),
         Target("load", lb.load, {"path": file}, ("path",), 1, "into"),
         Target("follow", _followed,
-               {"elbo": [lambda: lb.ELBO("classification", 8)], "total_steps": _several(None, 5),
+               {"elbo": [lambda: lb.ELBO("classification", 8)], "total_steps": several(None, 5),
                 "callbacks": [list]}, ("elbo",), 1, "model"),
         *(Target(name, getattr(lb, name), {}, (), 0.4, "model") for name in (
             "restore_", "kl_sum", "callbacks", "importance", "likely_width", "zero_means_")),
@@ -286,32 +276,33 @@ def _others() -> list[Target]:
         with lb.using(**options):
             pass
 
-    params = {"params": [lambda: list(network().parameters())], "lr": _several(0.1), "momentum": _several(0.9)}
-    learn = {"X": [lambda: inputs().numpy()], "y": [lambda: labels().numpy()], "hidden": _several((4,)),
-             "epochs": _several(1), "lr": _several(0.01), "batch_size": _several(4), "kl_weight": _several(1.0),
-             "samples": _several(2), "standardize": FLAG, "random_state": _several(0), "method": _several(None),
-             "module": _several(None)}  # fmt: skip
+    params = {"params": [lambda: list(network().parameters())], "lr": several(0.1), "momentum": several(0.9)}
+    learn = {"X": [lambda: inputs().numpy()], "y": [lambda: labels().numpy()], "hidden": several((4,)),
+             "epochs": several(1), "lr": several(0.01), "batch_size": several(4), "kl_weight": several(1.0),
+             "samples": several(2), "standardize": FLAG, "random_state": several(0), "method": several(None),
+             "module": several(None)}  # fmt: skip
 
     def learned(X: Any, y: Any, **options: Any) -> Any:
         return lb.BayesClassifier(**options).fit(X, y).predict_proba(X)
 
     return [
-        Target("using", used, {"estimator": _several("weight", None), "mean_only": FLAG, "draws": _several(None)}),
-        Target("warmup", lb.warmup, {"start": _several(0.0), "end": _several(1.0), "steps": _several(3)},
+        Target("using", used, {"estimator": several("weight", None), "mean_only": FLAG, "draws": several(None)}),
+        Target("warmup", lb.warmup, {"start": several(0.0), "end": several(1.0), "steps": several(3)},
                ("start", "end", "steps"), 0.5),
-        Target("cyclic", cyclic, {"start": _several(0.0), "end": _several(1.0), "period": _several(3)},
+        Target("cyclic", cyclic, {"start": several(0.0), "end": several(1.0), "period": several(3)},
                ("start", "end", "period"), 0.5),
-        Target("ELBO", lb.ELBO, {"task": TASK, "num_data": _several(8), "kl_weight": _several(1.0)},
+        Target("ELBO", lb.ELBO, {"task": TASK, "num_data": several(8), "kl_weight": several(1.0)},
                ("task", "num_data"), 0.5),
         Target("likelihood", likelihoods.likelihood, {"task": TASK}, ("task",), 0.5),
-        Target("NaturalGradientSGD", lb.NaturalGradientSGD, {**params, "alpha": _several(4.0), "rank": _several(None),
-               "weight_decay": _several(0.0), "update_period": _several(4), "eta": _several(0.1)}, ("params",), 1),
-        Target("Transition", lb.Transition, {"loader": LABELLED, "every": _several(1), "samples": _several(2),
-               "threshold": _several(1.0), "seed": SEED}, ("loader",), 0.5),
+        Target("NaturalGradientSGD", lb.NaturalGradientSGD, {**params, "alpha": several(4.0), "rank": several(None),
+               "weight_decay": several(0.0), "update_period": several(4), "eta": several(0.1)}, ("params",), 1),
+        Target("SGD", lb.SGD, {**params, "weight_decay": several(0.0), "nesterov": FLAG}, ("params",), 0.5),
+        Target("Transition", lb.Transition, {"loader": LABELLED, "every": several(1), "samples": several(2),
+               "threshold": several(1.0), "seed": SEED}, ("loader",), 0.5),
         Target("stacking_weights", stacking_weights, {"log_density": [lambda: -torch.rand(3, 5)]}, ("log_density",),
                0.5),
         Target("BayesClassifier", learned, learn, ("X", "y", "epochs", "hidden", "samples", "random_state"), 1.5),
-        Target("main", _command, {"arguments": _several(*COMMANDS)}, ("arguments",), 0.3),
+        Target("main", _command, {"arguments": several(*COMMANDS)}, ("arguments",), 0.3),
         Target("Pixels.to_inputs", lb.Pixels().to_inputs, {"pixels": [images]}, ("pixels",), 0.3),
     ]  # fmt: skip
 
@@ -319,7 +310,7 @@ def _others() -> list[Target]:
 @functools.cache
 def targets() -> tuple[Target, ...]:
     """All of them."""
-    return (*_verbs(), *_others(), *_configs(), *_metrics(), *_methods_of_results())
+    return (*_verbs(), *_others(), *_configs(), *_metrics(), *_methods_of_results(), *calls_latents.targets())
 
 
 def chosen(rng: random.Random) -> Target:

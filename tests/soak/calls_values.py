@@ -8,7 +8,8 @@ import functools
 import math
 import random
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,23 @@ from torch.utils.data import DataLoader, TensorDataset
 import leanbayes as lb
 
 Maker = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A function and its parameters. valid: makers of good values. always: those that every call is given."""
+
+    name: str
+    function: Callable[..., Any]
+    valid: Mapping[str, list[Maker]]
+    always: tuple[str, ...] = ()
+    weight: float = 1.0
+    model: str | None = None
+    notes: tuple[str, ...] = field(default=())
+
+
+def several(*values: Any) -> list[Maker]:
+    return [functools.partial(lambda value: value, value) for value in values]
 
 
 class UserError(Exception):

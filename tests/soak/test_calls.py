@@ -13,7 +13,7 @@ from tests.soak.worker import outcomes
 
 CASES = 300
 NOT_CALLED = {"__version__", "BayesRegressor", "Callback", "Comparison", "Evaluation", "LeanBayesError"} | {
-    "LeanBayesWarning", "Plan", "Predictive"}  # fmt: skip
+    "Generation", "LeanBayesWarning", "Plan", "Predictive", "Selection"}  # fmt: skip
 """Errors, what only results are made of, and the twin of an estimator that is called."""
 
 

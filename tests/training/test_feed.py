@@ -55,6 +55,11 @@ def test_an_epoch_is_a_permutation_of_seed_and_epoch():
     assert indices((X,), start=6) == []
 
 
+def test_a_tensor_is_inputs_alone():
+    """For models that describe their inputs; where targets are needed, the loss says that they are missing."""
+    assert indices(X) == indices((X,))
+
+
 def test_the_loader_keeps_its_options():
     data = TensorDataset(X)
     assert flat(indices(DataLoader(data, batch_size=5))) == X.tolist()  # in order, if it was not shuffled
@@ -115,7 +120,8 @@ def test_who_owns_the_order():
         3,
         "data",
         {},
-        X,
+        X[0],
+        X[:0],
         (b for b in [X]),
         (X, X[:3]),
         TensorDataset(X[:0]),

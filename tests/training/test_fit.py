@@ -150,7 +150,7 @@ def test_clipping_bounds_the_gradient():
     for norm, clip in ((free, None), (bound, 0.01)):
         model = nn.Linear(2, 1, bias=False)
         nn.init.zeros_(model.weight)
-        fit(model, (X, 100 * LINE), task="regression", epochs=1, batch_size=24, clip=clip, callbacks=[norm])
+        fit(model, (X, 100 * LINE), task=Regression(std=1.0), epochs=1, batch_size=24, clip=clip, callbacks=[norm])
     assert min(free.norms) > 1
     assert max(bound.norms) <= 0.01 + 1e-6
 

@@ -48,7 +48,7 @@ def test_a_loop_of_ones_own_ends_where_fit_does(name):
     before = copy.deepcopy(state(own))
     data = batches()
     lb.fit(
-        fitted, data, num_data=240, epochs=1, task="classification", seed=3, progress=False,
+        fitted, data, num_data=240, epochs=1, task="classification", kl_weight=1.0, seed=3, progress=False,
         optimizer=torch.optim.SGD(fitted.parameters(), lr=0.1, momentum=0.9),
     )  # fmt: skip
 

@@ -48,6 +48,7 @@ def test_the_trained_posterior_is_the_closed_form():
         DataLoader(copies, batch_size=100 * n),
         num_data=n,
         task=Regression(std=noise),
+        kl_weight=1.0,
         epochs=70,
         lr=0.05,
         callbacks=[AverageIterates(burn_in=250)],

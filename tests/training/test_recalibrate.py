@@ -1,11 +1,13 @@
 """BatchNorm's statistics, against those computed by hand; nothing else may move."""
 
 import copy
+import random
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset, WeightedRandomSampler
 
 import leanbayes as lb
 from leanbayes.errors import ConfigError, ConversionError, DataError, PredictionError
@@ -34,7 +36,9 @@ def test_at_the_means_they_are_those_of_the_mean_network():
 
 def test_at_samples_they_are_those_under_noise():
     model = network()
-    lb.recalibrate_(model, DataLoader(TensorDataset(X), 100))
+    # 500 whole draws of 5 weights a channel: if one of them made all the noise, the mean of its square would have a
+    # relative deviation of sqrt(2 / 500) = 0.063
+    lb.recalibrate_(model, DataLoader(TensorDataset(X), 100), passes=50)
     q = model[0].posteriors["weight"]
     with torch.no_grad():
         mean = nn.functional.linear(X, q.mean, model[0].bias)
@@ -43,6 +47,28 @@ def test_at_samples_they_are_those_under_noise():
     assert ((model[1].running_mean - mean.mean(0)).abs() < 4.5 * error).all()
     assert (model[1].running_var / (mean.var(0) + noise) - 1).abs().max() < 0.25
     assert not collected_at_means(model)
+
+
+class Jittered(Dataset):
+    """Random augmentation from the global generators of numpy and of python."""
+
+    def __len__(self):
+        return len(X)
+
+    def __getitem__(self, index):
+        return X[index] + np.random.rand() + random.random()
+
+
+def test_a_seed_repeats_whatever_the_loader_draws_from():
+    found = []
+    for state in range(2):
+        np.random.seed(state)
+        random.seed(state)
+        sampler = WeightedRandomSampler([1.0] * 50, 50, generator=torch.Generator().manual_seed(0))
+        expected = np.random.RandomState(state).rand(), random.Random(state).random()
+        found.append(lb.recalibrate_(network(), DataLoader(Jittered(), 10, sampler=sampler), seed=4)[1].running_mean)
+        assert (np.random.rand(), random.random()) == expected  # as they were found
+    assert torch.equal(*found)
 
 
 def test_batches_count_by_their_size():

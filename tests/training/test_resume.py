@@ -40,7 +40,7 @@ def cosine(steps):
 @pytest.mark.parametrize(
     ("first", "then", "match"),
     [
-        ({}, {"kl_weight": 0.5}, r"kl_weight\.value=1\.0, this run has kl_weight\.value=0\.5"),
+        ({"kl_weight": 1.0}, {"kl_weight": 0.5}, r"kl_weight\.value=1\.0, this run has kl_weight\.value=0\.5"),
         ({"kl_weight": lb.warmup(0, 1, 10)}, {"kl_weight": lb.warmup(0, 1, 20)}, r"kl_weight\.steps=10"),
         ({"kl_weight": lambda t: 1.0}, {"kl_weight": lambda t: 1 + t / 10}, r"kl_weight\.1=1\.0, .*=1\.1"),
         ({}, {"num_data": 30}, r"elbo\.num_data=20, this run has elbo\.num_data=30"),

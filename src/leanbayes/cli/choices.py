@@ -53,7 +53,7 @@ def rules(method: Any, only: str | None) -> Any:
 
     >>> import leanbayes as lb
     >>> rules(lb.Dropout(), "Linear")
-    {<class 'torch.nn.modules.linear.Linear'>: Dropout(rate=None)}
+    {<class 'torch.nn.modules.linear.Linear'>: Dropout(rate=None, elsewhere=0.05)}
     """
     from torch import nn
 

@@ -63,7 +63,7 @@ def conversions(model: nn.Module) -> dict[str, Method]:
     >>> model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
     >>> _ = lb.bayesianize_(model, lb.Dropout(0.5))
     >>> conversions(model)
-    {'0': Dropout(rate=0.5)}
+    {'0': Dropout(rate=0.5, elsewhere=0.05)}
     """
     found = ((name, m.method) for name, m in model.named_modules() if isinstance(m, BayesianLayer))
     return {name: method for name, method in found if method is not None}

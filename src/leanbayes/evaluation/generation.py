@@ -95,7 +95,10 @@ def evaluate_generation(
     samples = checks.samples(samples, error=EvaluationError)
     importance = checks.whole_number("importance", importance, at_least=0, error=EvaluationError)
     generated = checks.whole_number("generated", generated, at_least=0, error=EvaluationError)
-    seed = checks.seed(seed, error=EvaluationError)
+    k, seed = checks.whole_number("k", k, error=EvaluationError), checks.seed(seed, error=EvaluationError)
+    checks.instance("extractor_name", extractor_name, str, "text", error=EvaluationError)
+    if extractor is not None:
+        checks.module("extractor", extractor, error=EvaluationError)
     likelihood = model.likelihood(task)
     if bool(generated) != (extractor is not None):
         raise EvaluationError("generated and extractor: expected both or neither; generated=1000, extractor=network")
@@ -105,7 +108,7 @@ def evaluate_generation(
     inputs = [batches.split(batch)[0] for batch in batches.stream(batches.accept(data, model))]
     if not inputs:
         raise EvaluationError("data: expected at least one batch, received none")
-    x = model.images(torch.cat(inputs))
+    x = torch.cat([model.images(part) for part in inputs])
     name = extractor_name or (type(extractor).__name__ if extractor is not None else "")
     real = None if extractor is None else features_of(extractor, x[:generated])
     rows = []

@@ -29,6 +29,7 @@ def image_autoencoder(
     >>> sum(p.numel() for p in model.parameters())
     5409
     """
+    checks.instance("latents", latents, Latents, "latents such as lb.OrderedLatents(32)")
     checks.one_of("backbone", backbone, ("small", "paper"))
     checks.whole_number("width", width)
     sizes = checks.iterable_of("shape", shape, "sizes", checks.whole_number, hint="try (1, 28, 28)")

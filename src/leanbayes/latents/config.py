@@ -65,11 +65,9 @@ class OrderedLatents(Latents):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice(self, "tails", ("learned", "uniform"))
-        if self.prior_keep is not None and not 0 < self.prior_keep < 1:
-            raise ConfigError(
-                f"OrderedLatents.prior_keep: expected a probability above 0 and below 1, received {self.prior_keep}; "
-                "None makes all lengths equally likely"
-            )
+        if self.prior_keep is not None:
+            check_positive(self, "prior_keep")
+            check_between(self, "prior_keep", 0, 1, open_high=True)
         check_between(self, "floor", 0, 1)
         check_positive(self, "temperature")
         if self.final_temperature is not None:

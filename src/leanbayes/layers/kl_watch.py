@@ -1,7 +1,8 @@
 """Noticing a training without the KL: a trainer that knows nothing of it fits means and noise to the likelihood alone.
 
-The first gradient that reaches a layer is noted by a hook on one of its parameters, which then removes itself; that
-its KL was asked for is noted by `leanbayes.kl.kl_sum`. Copies of a model lose the hook, and keep what was noted.
+The first gradient that reaches a layer in train mode is noted by a hook on one of its parameters, which then removes
+itself; that its KL was asked for is noted by `leanbayes.kl.kl_sum`. Copies of a model lose the hook, and keep what was
+noted.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from .contract import BayesianLayer
 
 
 def watch(layer: nn.Module) -> None:
-    """Note the first gradient of a layer that has a KL."""
+    """Note the first gradient of a layer that has a KL, and is in train mode."""
     if not isinstance(layer, BayesianLayer) or not layer.has_kl:
         return
     parameter = next((p for p in layer.parameters() if p.requires_grad and p.is_leaf), None)
@@ -25,6 +26,8 @@ def watch(layer: nn.Module) -> None:
     handles: list[Any] = []
 
     def seen(_: Any) -> None:
+        if not layer.training:  # a saliency map, or an attack, asks a trained model for gradients
+            return
         layer.gradient_seen = True
         handles.pop().remove()
 

@@ -38,7 +38,8 @@ class Likelihood(nn.Module):
         return None
 
     def extra_repr(self) -> str:
-        return ", ".join(f"{k}={v!r}" for k, v in (self.to_dict() or {}).items() if k not in ("kind", "version"))
+        shown = {k: v for k, v in (self.to_dict() or {}).items() if k not in ("kind", "version")}
+        return ", ".join(f"{k}={float(f'{v:.6g}') if isinstance(v, float) else v!r}" for k, v in shown.items())
 
 
 def full(outputs: Tensor) -> Tensor:

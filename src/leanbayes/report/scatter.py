@@ -154,7 +154,7 @@ def _ticks(ax: Axes, cost: Column, most: int) -> None:
         at = [kind * 10.0**power for power in powers for kind in kinds if low <= kind * 10.0**power <= high]
         if len(at) <= most:
             break
-    at = at[:: -(-len(at) // most)] or [math.sqrt(low * high)]
+    at = at[:: max(1, -(-len(at) // most))] or [math.sqrt(low * high)]
     ax.set_xticks(at, [written(float(f"{value:.2g}"), cost.kind) for value in at])
     ax.set_xticks([], minor=True)
     ax.set_xlim(low, high)

@@ -25,7 +25,7 @@ from .history import History
 from .job import Job
 from .loop import Run
 from .recalibrate import needs_whole_draws, recalibrate_
-from .schedules import Schedule
+from .schedules import Schedule, schedule
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -138,8 +138,9 @@ def fit(
     if val is not None:
         data.feed(val, batch_size=batch_size, seed=seed, training=False)
     count = num_data if num_data is not None else data.count(train_loader)
-    kl_weight = arguments.default_kl_weight(model, count) if kl_weight is None else kl_weight
-    elbo = ELBO(task, count, kl_weight, latent_weight)
+    elbo = ELBO(task, count, 1.0 if kl_weight is None else kl_weight, latent_weight)
+    if kl_weight is None:  # now that the number of data is known to be one
+        elbo.kl_weight = schedule(arguments.default_kl_weight(model, elbo.num_data))
     fabric = _fabric(accelerator, devices, strategy, precision)
     chosen = arguments.make_optimizer(optimizer, model, elbo, lr, scale_lr)
     job = Job(

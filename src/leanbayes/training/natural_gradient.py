@@ -16,7 +16,7 @@ from torch.optim.optimizer import Optimizer
 
 from .. import checks
 from ..errors import ConfigError, TrainingError
-from .sgd import SCALES, normalised_step_, with_momentum
+from .sgd import SCALES, as_params, normalised_step_, with_momentum
 
 _FLOOR = 5e-4  # eigenvalues are at least this fraction of the largest one (the paper's delta)
 _TINY = 1e-30  # and at least this, where all gradients so far are zero
@@ -125,10 +125,7 @@ class NaturalGradientSGD(Optimizer):
     ) -> None:
         options = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
         fisher = {"alpha": alpha, "rank": rank, "update_period": update_period, "eta": eta}
-        params = (
-            params if isinstance(params, torch.Tensor) else checks.iterable_of("params", params, "parameters", _as_is)
-        )
-        super().__init__(params, {**options, **fisher, **SCALES})
+        super().__init__(as_params(params), {**options, **fisher, **SCALES})
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add parameters with options of their own, which are checked first."""
@@ -197,10 +194,6 @@ def _load(state: dict[str, Any], side: str) -> Fisher:
 def _store(state: dict[str, Any], side: str, fisher: Fisher) -> None:
     # tensors under plain names: a state_dict of them can be written, moved and read like that of any optimiser
     state.update({f"{side}_{field}": value for field, value in fisher._asdict().items()})
-
-
-def _as_is(name: str, value: Any) -> Any:
-    return value
 
 
 def _check(options: dict[str, Any]) -> None:

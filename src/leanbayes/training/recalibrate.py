@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
-import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -16,7 +15,7 @@ from ..eval_mode import undisturbed
 from ..layers.bayes import BayesLayer, FixedLayer
 from ..layers.contract import BayesianLayer, original
 from ..ordering.unit import OrderingUnit, units
-from . import data as feeds
+from . import data as feeds, rng
 from .guard import check_inputs, finite
 
 BATCH = 200
@@ -80,8 +79,8 @@ def recalibrate_(
     kept, momenta = _statistics(norms), [options.momentum for options in norms.values()]
     device = next(b.device for norm in norms for b in norm.buffers())
     try:
-        with undisturbed(model):
-            torch.manual_seed(sampling.mix(seed, 0))
+        with undisturbed(model), rng.preserved(device):
+            rng.seed_all(sampling.mix(seed, 0))  # numpy's and python's too: a loader of the user's may draw from them
             for module in model.modules() if at == "samples" else norms:
                 module.training = not isinstance(module, OrderingUnit)  # at the widths of prediction
             estimator: Any = sampling.context.estimator or "weight"

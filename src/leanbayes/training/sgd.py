@@ -50,7 +50,7 @@ class SGD(Optimizer):
         if checks.flag("nesterov", nesterov) and not momentum:
             raise ConfigError("nesterov: expected a momentum above 0 as well, received momentum=0")
         defaults = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay, "nesterov": nesterov}
-        super().__init__(params, {**defaults, **SCALES})
+        super().__init__(as_params(params), {**defaults, **SCALES})
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # type: ignore[override]
@@ -97,3 +97,15 @@ def _step_(p: Tensor, grad: Tensor, state: dict[str, Any], group: dict[str, Any]
         buffer = with_momentum(state, grad, momentum)
         grad = grad.add(buffer, alpha=momentum) if group["nesterov"] else buffer
     p.add_(grad, alpha=-group["lr"])
+
+
+def as_params(params: Any) -> Any:
+    """What an optimiser is made of: a list of parameters or groups, refused where it is none.
+
+    A single tensor passes: torch has a message for it.
+    """
+    return params if isinstance(params, Tensor) else checks.iterable_of("params", params, "parameters", _as_is)
+
+
+def _as_is(name: str, value: Any) -> Any:
+    return value
