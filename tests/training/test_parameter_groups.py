@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import leanbayes as lb
+from leanbayes.convert import record
 from leanbayes.data import load
 from leanbayes.errors import ConfigError
 from leanbayes.models import build
@@ -108,3 +109,14 @@ def test_weights_that_were_thinned_out_are_compared_by_their_median() -> None:
     for posterior in (m.posteriors["weight"] for m in model.modules() if hasattr(m, "posteriors")):
         posterior.rho.data += 0.5
     assert watch.moved() == pytest.approx(0.5, abs=0.01)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_learned_noise_level_stays_with_the_errors_at_a_large_learning_rate(seed):
+    # errors of a jump, measured against a small sigma, once sent it far above the spread of the targets, 1.4
+    torch.manual_seed(seed)
+    x = torch.randn(400, 12)
+    y = x[:, :2].sum(1, keepdim=True)
+    model = nn.Sequential(nn.Linear(12, 32), nn.ReLU(), nn.Linear(32, 1))
+    lb.fit(model, (x, y), task="regression", epochs=60, lr=0.05, batch_size=100, progress=False)
+    assert record.get(model).likelihood["std"] < 0.5

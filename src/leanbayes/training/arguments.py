@@ -17,7 +17,7 @@ from ..files import writable_kind
 from ..kl import random_weights
 from .callbacks import EarlyStopping
 from .elbo import ELBO
-from .parameter_groups import parameter_groups
+from .parameter_groups import OPTIONS, SCALE_LR, parameter_groups
 
 
 def make_optimizer(
@@ -47,8 +47,8 @@ def make_optimizer(
         if given is torch.optim.LBFGS:  # takes no groups
             return given([*own, *noise], lr=lr)
         groups = parameter_groups(model, lr=lr, scale_lr=scale_lr)
-        if noise:  # one number that all data determine: it may move faster than the weights
-            groups.append({"params": noise, "lr": 10 * lr})
+        if noise:  # one number that all data determine: it may move faster than the weights, if these are slow
+            groups.append({"params": noise, "lr": max(lr, min(10 * lr, SCALE_LR)), **OPTIONS})
         return (given or torch.optim.Adam)(groups, lr=lr)  # type: ignore[call-arg]
     made = given([*own, *noise]) if callable(given) and not isinstance(given, type) else given
     if not isinstance(made, Optimizer):
