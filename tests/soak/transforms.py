@@ -110,6 +110,9 @@ def case(seed: int) -> Outcome:
     program = replace(graphs.generate(seed), hooks=(), grad="enable_grad")
     program = replace(program, calls=program.calls[:1])
     transform = compiled if seed % COMPILED == 0 else random.Random(seed).choice(TRANSFORMS)
+    if transform is compiled and "register_hook" in str(program):
+        # torch.compile gives other gradients where a hook on a tensor is set behind a graph break, on plain layers too
+        return Outcome(None, (transform.__name__, "errors"))
     made = compare.sparse(program)
     before = compare.kernel_calls
 
