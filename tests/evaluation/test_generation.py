@@ -122,5 +122,10 @@ def test_wrong_arguments_are_refused(model: lb.Autoencoder) -> None:
         lb.evaluate_generation(nn.Linear(2, 2), x)
     with pytest.raises(lb.LeanBayesError, match="finite"):
         lb.evaluate_generation(model, x * torch.nan)
+    with pytest.raises(lb.LeanBayesError, match=r"expected inputs of shape"):
+        lb.evaluate_generation(model, [(x,), (x[..., :7],)], task="bernoulli")
+    for wrong in ({"k": 0}, {"extractor_name": 3}, {"extractor": "inception", "generated": 10}):
+        with pytest.raises(EvaluationError, match=f"{next(iter(wrong))}: expected"):
+            lb.evaluate_generation(model, x, task="bernoulli", **wrong)  # type: ignore[arg-type]
     with pytest.raises(MissingExtraError, match="pip install torchmetrics torch-fidelity"):
         inception_scores(x, x)

@@ -235,10 +235,14 @@ def test_wrong_encoders_and_decoders_are_refused() -> None:
         {"size": 0},
         {"size": 4, "floor": 1.5},
         {"size": 4, "prior_keep": 1.0},
+        {"size": 4, "prior_keep": 0.0},
+        {"size": 4, "prior_keep": "high"},
         {"size": 4, "temperature": 0.0},
     ):
         with pytest.raises(ConfigError, match="expected"):
-            lb.OrderedLatents(**wrong)
+            lb.OrderedLatents(**wrong)  # type: ignore[arg-type]
+    with pytest.raises(ConfigError, match="latents: expected latents such as"):
+        lb.image_autoencoder(8)  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match="multiple of 4"):
         lb.image_autoencoder(ordered, (1, 9, 9))
     with pytest.raises(ConfigError, match="multiple of 32"):

@@ -47,7 +47,17 @@ def test_two_networks_have_a_closed_form_and_a_useless_one_gets_nothing():
     assert torch.allclose(stacking_weights(torch.full((3, 5), -700.0)), torch.full((3,), 1 / 3).double())
 
 
-@pytest.mark.parametrize("bad", [torch.zeros(3), torch.zeros(0, 2), torch.full((2, 2), -math.inf)])
+@pytest.mark.parametrize(
+    "bad",
+    [
+        torch.zeros(3),
+        torch.zeros(0, 2),
+        torch.full((2, 2), -math.inf),
+        torch.ones(2, 2).to_sparse(),
+        torch.zeros(2, 2, device="meta"),
+        torch.zeros(2, 2, dtype=torch.complex64),
+    ],
+)
 def test_bad_densities_are_refused(bad):
     with pytest.raises(DataError, match="log_density"):
         stacking_weights(bad)

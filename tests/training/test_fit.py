@@ -227,6 +227,8 @@ def test_iterables_need_num_data():
 
     with pytest.raises(ConfigError, match="num_data"):
         fit(mlp(), Unsized())
+    with pytest.raises(ConfigError, match="num_data: expected the number of training data"):
+        fit(mlp(bayesian=True), batches, num_data="many")
     with pytest.raises(DataError, match="at least one batch in epoch 0"):
         fit(mlp(), [], num_data=3)
 

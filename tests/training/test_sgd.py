@@ -118,3 +118,8 @@ def test_a_sparse_weight_renews_the_state_of_its_scales() -> None:
 def test_refuses_bad_options(options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=next(reversed(options))):
         lb.SGD(network().parameters(), **options)
+
+
+def test_refuses_what_are_no_parameters() -> None:
+    with pytest.raises(ConfigError, match="params: expected several parameters, received 3"):
+        lb.SGD(3)  # type: ignore[arg-type]

@@ -38,6 +38,9 @@ def stacking_weights(log_density: Tensor, tolerance: float = 1e-6, most: int = 1
         raise DataError(
             f"log_density: expected a matrix of one row a sample and one column a datum, received {received}"
         )
+    if log_density.layout is not torch.strided or log_density.is_meta or log_density.is_complex():
+        kind = f"{log_density.layout}, {log_density.dtype}, on {log_density.device}"
+        raise DataError(f"log_density: expected a dense matrix of real numbers, received {kind}")
     log_density = log_density.detach().double()
     best = log_density.amax(0)
     if not bool(best.isfinite().all()) or bool(log_density.isnan().any()):
