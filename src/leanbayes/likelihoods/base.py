@@ -38,8 +38,7 @@ class Likelihood(nn.Module):
         return None
 
     def extra_repr(self) -> str:
-        shown = {k: v for k, v in (self.to_dict() or {}).items() if k not in ("kind", "version")}
-        return ", ".join(f"{k}={float(f'{v:.6g}') if isinstance(v, float) else v!r}" for k, v in shown.items())
+        return ", ".join(f"{k}={v!r}" for k, v in (self.to_dict() or {}).items() if k not in ("kind", "version"))
 
 
 def full(outputs: Tensor) -> Tensor:

@@ -110,6 +110,10 @@ class Regression(Likelihood):
             return outputs, F.softplus(self.raw_std).to(outputs.dtype)
         return outputs, outputs.new_tensor(self.fixed_std)
 
+    def extra_repr(self) -> str:
+        shown = "" if self.std is None else f", std={float(f'{self.std:.9g}')}"  # the digits of a single-precision number
+        return f"noise={self.noise!r}{shown}"
+
     def to_dict(self) -> dict[str, Any] | None:
         fields = {"noise": self.noise} if self._halves else {"noise": self.noise, "std": self.std}
         return {"kind": "Regression", "version": 1, **fields}

@@ -106,6 +106,7 @@ def fit(
     mode it came in, and the global random generators are left as they were found.
 
     >>> import torch
+    >>> _ = torch.manual_seed(0)
     >>> x = torch.linspace(-1, 1, 64).unsqueeze(1)
     >>> model = nn.Linear(1, 1)
     >>> result = fit(model, (x, 3 * x), task="regression", epochs=30, lr=0.1, batch_size=16)
