@@ -111,7 +111,7 @@ class Regression(Likelihood):
         return outputs, outputs.new_tensor(self.fixed_std)
 
     def extra_repr(self) -> str:
-        shown = "" if self.std is None else f", std={float(f'{self.std:.9g}')}"  # the digits of a single-precision number
+        shown = "" if self.std is None else f", std={float(f'{self.std:.9g}')}"  # as many as float32 has
         return f"noise={self.noise!r}{shown}"
 
     def to_dict(self) -> dict[str, Any] | None:
