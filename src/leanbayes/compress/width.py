@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
@@ -173,9 +172,7 @@ def _named(found: list[Ordered], name: Any) -> list[Ordered]:
 def _nodes(unit: Ordered, width: Any) -> int:
     if width is None or width == "sampled":
         return 0
-    number, base = _number(width, "width"), unit.base
-    most = base + unit.limit - 1
-    return max(1, math.ceil(number * most - 1e-6) - base + 1)  # a third of 30 groups is 10, not 11
+    return unit.nodes_at(_number(width, "width"))
 
 
 def _number(width: Any, what: str) -> float:
