@@ -17,6 +17,7 @@ from .registry import methods as _methods
 if TYPE_CHECKING:
     from .artifacts import load as load, save as save
     from .auto import Selection as Selection, auto as auto
+    from .compress.cascade import Cascade as Cascade
     from .compress.extract import extract as extract
     from .compress.kappa import kappa as kappa
     from .compress.prune import prune_ as prune_
@@ -86,6 +87,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "artifacts": "load save",
     "auto": "Selection auto",
+    "compress.cascade": "Cascade",
     "compress.extract": "extract",
     "compress.kappa": "kappa",
     "compress.prune": "prune_",
