@@ -84,8 +84,8 @@ class Evaluator:
         """Whether the samples of a prediction are all that the model can say: one answer, or members of an ensemble."""
         if pred.engine in ("mean", "deterministic"):
             return True
-        after = period(list(sampling.sites(self.model).values()), None)
-        return after is not None and after <= self.options["samples"]
+        sites = list(sampling.sites(self.model).values())  # none: a network that draws by itself
+        return bool(sites) and period(sites, None) == int(pred.counts.max())
 
     def settings(self) -> dict[str, Any]:
         """The options that the numbers depend on."""
