@@ -17,6 +17,8 @@ from .registry import methods as _methods
 if TYPE_CHECKING:
     from .artifacts import load as load, save as save
     from .auto import Selection as Selection, auto as auto
+    from .compress.correlation import WidthCorrelation as WidthCorrelation, width_correlation as width_correlation
+    from .compress.distill import distill as distill
     from .compress.extract import extract as extract
     from .compress.kappa import kappa as kappa
     from .compress.prune import prune_ as prune_
@@ -49,7 +51,12 @@ if TYPE_CHECKING:
         OrderedLatents as OrderedLatents,
         PointLatents as PointLatents,
     )
-    from .likelihoods import Classification as Classification, Regression as Regression, Segmentation as Segmentation
+    from .likelihoods import (
+        Classification as Classification,
+        Dirichlet as Dirichlet,
+        Regression as Regression,
+        Segmentation as Segmentation,
+    )
     from .methods.dropout import Dropout as Dropout
     from .methods.ensemble import Ensemble as Ensemble
     from .methods.mean_field import MeanField as MeanField
@@ -86,6 +93,8 @@ if TYPE_CHECKING:
 _NAMES = {
     "artifacts": "load save",
     "auto": "Selection auto",
+    "compress.correlation": "WidthCorrelation width_correlation",
+    "compress.distill": "distill",
     "compress.extract": "extract",
     "compress.kappa": "kappa",
     "compress.prune": "prune_",
@@ -106,7 +115,7 @@ _NAMES = {
     "latents.autoencoder": "Autoencoder",
     "latents.backbones": "image_autoencoder",
     "latents.config": "GaussianLatents JointLatents OrderedLatents PointLatents",
-    "likelihoods": "Classification Regression Segmentation",
+    "likelihoods": "Classification Dirichlet Regression Segmentation",
     "methods.patch.coordinate": "CoordinateDescent",
     "methods.variance.transition": "Transition",
     "methods.variance.zero_means": "zero_means_",

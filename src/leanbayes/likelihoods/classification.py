@@ -80,7 +80,7 @@ class Classification(Categorical):
                 f"classification: expected outputs of shape (batch, classes), received {shape_of(outputs)}"
                 + ('; for a label per pixel use task="segmentation"' if outputs.ndim > 2 else "")
             )
-        return _labels(outputs, targets, ignore_index=None)
+        return class_labels(outputs, targets, ignore_index=None)
 
 
 class Segmentation(Categorical):
@@ -122,13 +122,13 @@ class Segmentation(Categorical):
     def align(self, outputs: Tensor, targets: Tensor) -> Tensor:
         if outputs.ndim < 3 or outputs.shape[1] == 0:
             raise DataError(f"segmentation: expected outputs (batch, classes, ...), received {shape_of(outputs)}")
-        return _labels(outputs, targets, self.ignore_index)
+        return class_labels(outputs, targets, self.ignore_index)
 
     def _fields(self) -> dict[str, Any]:
         return {"ignore_index": self.ignore_index, "reduction": self.reduction}
 
 
-def _labels(outputs: Tensor, targets: Tensor, ignore_index: int | None) -> Tensor:
+def class_labels(outputs: Tensor, targets: Tensor, ignore_index: int | None) -> Tensor:
     """Class labels of shape outputs.shape without dimension 1, as int64, every one within range."""
     check_tensor(targets, "labels")
     classes, shape = max(outputs.shape[1], 2), outputs.shape[:1] + outputs.shape[2:]
