@@ -79,6 +79,10 @@ if TYPE_CHECKING:
         StudentT as StudentT,
     )
     from .sampling import using as using
+    from .segmentation.network import (
+        ProbabilisticUNet as ProbabilisticUNet,
+        probabilistic_unet as probabilistic_unet,
+    )
     from .sklearn import BayesClassifier as BayesClassifier, BayesRegressor as BayesRegressor
     from .training.callbacks import Callback as Callback, EarlyStopping as EarlyStopping, callbacks as callbacks
     from .training.elbo import ELBO as ELBO
@@ -123,6 +127,7 @@ _NAMES = {
     "prediction.predictive": "Predictive",
     "priors": "EmpiricalNormal LogUniform Normal ScaleMixture StudentT",
     "sampling": "using",
+    "segmentation.network": "ProbabilisticUNet probabilistic_unet",
     "sklearn": "BayesClassifier BayesRegressor",
     "training.callbacks": "Callback EarlyStopping callbacks",
     "training.elbo": "ELBO",
