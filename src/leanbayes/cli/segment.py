@@ -95,6 +95,8 @@ class Segment:
             lb.set_length_(model, self.length)
         if self.width is not None:
             lb.set_width_(model, self.width)
+        for _, pixels in self._images(training):  # what cannot be read is found before anything is written
+            self._inputs(pixels, training)
         rows: list[list[Any]] = []
         for name, pixels in self._images(training):
             prediction = lb.predict(
@@ -128,7 +130,8 @@ class Segment:
                 )
             yield from ((Path(f"{i:05d}"), image.unsqueeze(0)) for i, image in enumerate(stacked))
             return
-        paths = images_in(self.images)
+        written = self.out.resolve()
+        paths = [path for path in images_in(self.images) if written not in path.resolve().parents]
         root = self.images if self.images.is_dir() else self.images.parent
         names = [path.relative_to(root).with_suffix("") for path in paths]
         channels = training.input_shape[0] if training.input_shape else None
@@ -188,8 +191,9 @@ def overview(image: np.ndarray, masks: np.ndarray, maps: dict[str, np.ndarray]) 
 
 
 def numbers(prediction: Predictive, threshold: float | None) -> list[float]:
-    """Of one image: the mean and the standard deviation of the foreground's share over the samples, the mean entropy and
-    mutual information of a pixel, and how far apart two samples are."""
+    """Of one image: mean and standard deviation of the share of the foreground over the samples, the mean entropy and
+    mutual information of a pixel, and how far apart two samples are.
+    """
     from ..evaluation.metrics.segmentation import diversity
 
     masks = prediction.masks(threshold)

@@ -12,6 +12,7 @@ from torch import Tensor
 from ...errors import EvaluationError, MissingExtraError
 from . import bootstrap, segmentation
 from .calibration import Reliability, from_bins
+from .human import votes
 from .streams import Bins
 
 ONE_EXPERT = (
@@ -138,7 +139,8 @@ class Experts:
 def is_annotated(probs: Tensor, targets: Tensor) -> bool:
     """Whether targets are what several people marked in images (N, A, H, W), rather than labels or votes.
 
-    Integers in the shape of the probabilities are votes; bool masks never are.
+    Bool masks always are. Integers in the shape of the probabilities are votes, or labels of as many people as there
+    are classes: labels, where a pixel with no vote stands beside one with several, none above the last class.
 
     >>> probs = torch.full((3, 2, 8, 8), 0.5)
     >>> [is_annotated(probs, torch.zeros(3, n, 8, 8, dtype=torch.long)) for n in (1, 2, 4)]
@@ -148,7 +150,15 @@ def is_annotated(probs: Tensor, targets: Tensor) -> bool:
         return False
     if targets.shape[:1] + targets.shape[2:] != probs.shape[:1] + probs.shape[2:]:
         return False
-    return targets.dtype is torch.bool or (targets.shape[1] > 1 and targets.shape != probs.shape)
+    if targets.dtype is torch.bool or targets.shape != probs.shape:
+        return targets.dtype is torch.bool or targets.shape[1] > 1
+    sums, classes = targets.sum(1), probs.shape[1]
+    return bool((sums == 0).any() and (sums > 1).any() and int(targets.max()) < classes)
+
+
+def as_votes(probs: Tensor, targets: Tensor, ignore_index: int | None) -> Tensor:
+    """What several people marked as counts of votes, as the metrics of pixels take them; other targets as they are."""
+    return votes(targets, probs.shape[1], ignore_index=ignore_index) if is_annotated(probs, targets) else targets
 
 
 def _of_sums(moments: np.ndarray, pixels: np.ndarray, min_count: int) -> dict[str, np.ndarray]:
