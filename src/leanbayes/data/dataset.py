@@ -40,8 +40,8 @@ class DataSet:
     ``inputs * std + mean`` is the original, in [0, 1] for images ((n, channels, height, width), mean and std of shape
     (channels,)) and in its own unit for features ((n, features), mean and std of shape (features,)). Targets are
     labels (n,) int64, or for regression (n, 1) float32 with ``targets * y_std + y_mean`` the original; masks by four
-    annotators are (n, 4, height, width) bool, and ``groups`` of such a part (n,) says which are of one patient. What is "unlabelled" has inputs alone. `preparation` is
-    what `read` learned from data of your own.
+    annotators are (n, 4, height, width) bool, and ``groups`` of such a part (n,) says which are of one patient. What is
+    "unlabelled" has inputs alone. `preparation` is what `read` learned from data of your own.
 
     >>> from leanbayes.data import load
     >>> load("digits")

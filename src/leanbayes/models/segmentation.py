@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import Literal
 
 import torch
@@ -25,8 +26,7 @@ class UNet(nn.Module):
         super().__init__()
         inputs = [in_channels, *widths[:-1]]
         self.down = nn.ModuleList(block(i, o, norm) for i, o in zip(inputs, widths, strict=True))
-        ups = zip(widths[:-1], widths[1:], strict=True)
-        self.up = nn.ModuleList(block(fine + coarse, fine, norm) for fine, coarse in ups)
+        self.up = nn.ModuleList(block(fine + coarse, fine, norm) for fine, coarse in pairwise(widths))
         self.pool = nn.MaxPool2d(2)
         self.head = nn.Identity() if num_classes is None else nn.Conv2d(widths[0], num_classes, 1)
 

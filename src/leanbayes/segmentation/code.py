@@ -63,9 +63,9 @@ class GaussianConditionalCode(ConditionalCode):
 class OrderedConditionalCode(Ordered, ConditionalCode):
     """A code of which the first latents are kept, as many as a draw of p(v_j | x) or q(v_j | x, y) says: VND-PUNet.
 
-    KL(q || p) = sum_j beta_j log(beta_j / p(v_j | x)) + sum_i S_i kappa_i, S_i = sum_{k >= i} beta_k: equation 30, whose
-    second term has beta_i in place of S_i, corrected, since a latent is paid for whenever it is kept. At a set length
-    it is the sum of the first kappas. What is not kept is zero.
+    KL(q || p) = sum_j beta_j log(beta_j / p(v_j | x)) + sum_i S_i kappa_i, S_i = sum_{k >= i} beta_k: equation 30,
+    whose second term has beta_i in place of S_i, corrected, since a latent is paid for whenever it is kept. At a set
+    length it is the sum of the first kappas. What is not kept is zero.
 
     The tails of prior and posterior start at those of a chain, ``prior_keep``; both are learned from there.
 

@@ -28,13 +28,13 @@ class ProbabilisticUNet(SeesTargets):
         section 4.2 of variational nested dropout).
     shape: of one image. num_classes: channels of the output; 1 gives the logit of class 1.
     widths, norm: of the two convolutional networks that prior and posterior read images with. hidden, layers: of the
-        1x1 convolutions that put code and feature maps together; hidden is as many as there are feature maps by default.
+        1x1 convolutions that put code and feature maps together; hidden: as many as there are feature maps by default.
     ignore_index: labels of pixels that do not count, as of `Segmentation`.
 
-    `fit` shows it the labels, (batch, height, width) or those of several annotators, (batch, annotators, height, width),
-    of whom each step takes one for each image at random. In training mode a call with ``targets=`` returns the logits
-    under a code drawn from q(z | x, y), the KL of each datum and the labels it was shown; every other call returns
-    logits under a code drawn from p(z | x). `predict` computes the feature maps once for all samples.
+    `fit` shows it the labels, (batch, height, width), or those of several annotators, (batch, annotators, height,
+    width), of whom each step takes one for each image at random. In training mode a call with ``targets=`` returns the
+    logits under a code drawn from q(z | x, y), the KL of each datum and the labels it was shown; every other call
+    returns logits under a code drawn from p(z | x). `predict` computes the feature maps once for all samples.
 
     >>> import leanbayes as lb
     >>> model = ProbabilisticUNet(lb.models.unet(None, widths=(4, 8)), lb.OrderedLatents(6), shape=(1, 16, 16),
