@@ -30,6 +30,8 @@ class Predictive:
     energies: -logsumexp of the logits, averaged over samples (N, ...); None where there are no logits.
     weights: of the samples in all averages (S,); None where they count alike.
     conformal: what `leanbayes.conformalize_` found for such predictions. classes: what the classes are called.
+    stages, macs: of a `Cascade`, which stage answered each datum, from 0 (N,), and the multiply-accumulates spent on it
+    at all stages that were asked (N,); None otherwise.
     """
 
     task: str
@@ -45,6 +47,8 @@ class Predictive:
     weights: Tensor | None = None
     conformal: Conformal | None = None
     classes: tuple[str, ...] = ()
+    stages: Tensor | None = None
+    macs: Tensor | None = None
 
     @property
     def probs(self) -> Tensor:
@@ -274,6 +278,7 @@ def join(parts: list[Predictive]) -> Predictive:
     return Predictive(
         first.task, cat("mean"), cat("variance"), cat("aleatoric"), cat("epistemic"), cat("counts"), first.engine,
         stack("drawn"), stack("noise"), cat("energies") if first.energies is not None else None, first.weights,
+        stages=cat("stages") if first.stages is not None else None, macs=cat("macs") if first.macs is not None else None,
     )  # fmt: skip
 
 
