@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .. import batches, checks, feed
 from ..batches import accept
+from ..data.dataset import groups_of
 from ..errors import EvaluationError
 from ..optional import require
 from .configs import Attack, Corruptions
@@ -67,6 +68,12 @@ def options(given: Mapping[str, Any], task: str, loader: Any, first: Any, sample
     replicates = checks.whole_number("replicates", given["replicates"], at_least=0, error=EvaluationError)
     members = groups(given["groups"], feed.length(loader))
     return Options(given["ood"], pixels, sweep, reference, attack, temperature, tuple(selective), replicates, members)
+
+
+def known_groups(loader: Any) -> Tensor | None:
+    """The groups that a data set knows, where there are two or more."""
+    found = groups_of(loader)
+    return found if found is not None and len(found.unique()) > 1 else None
 
 
 def groups(given: Any, count: int | None) -> np.ndarray | None:
