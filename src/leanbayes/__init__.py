@@ -17,6 +17,7 @@ from .registry import methods as _methods
 if TYPE_CHECKING:
     from .artifacts import load as load, save as save
     from .auto import Selection as Selection, auto as auto
+    from .compress.cascade import Cascade as Cascade
     from .compress.correlation import WidthCorrelation as WidthCorrelation, width_correlation as width_correlation
     from .compress.distill import distill as distill
     from .compress.extract import extract as extract
@@ -93,6 +94,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "artifacts": "load save",
     "auto": "Selection auto",
+    "compress.cascade": "Cascade",
     "compress.correlation": "WidthCorrelation width_correlation",
     "compress.distill": "distill",
     "compress.extract": "extract",

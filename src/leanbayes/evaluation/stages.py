@@ -9,13 +9,15 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .. import batches, feed
+from .. import batches, feed, sampling
 from ..costs import cost
 from ..errors import EvaluationError, LeanBayesError
 from ..fingerprint import Fingerprint
 from ..likelihoods import Likelihood
 from ..prediction import Predictive, predict
+from ..prediction.draws import period
 from . import temperature
+from .annotated import Annotated, rows_at_once
 from .attack import perturb
 from .configs import Attack, Corruptions
 from .conformalize import Coverage
@@ -23,6 +25,8 @@ from .corruption import corrupted
 from .latency import latency
 from .metrics import checks, ood as out_of_domain
 from .metrics.classification import Classification
+from .metrics.experts import is_annotated
+from .metrics.human import votes
 from .metrics.regression import Regression
 from .metrics.streams import Points
 from .pixels import Pixels
@@ -55,9 +59,9 @@ class Evaluator:
             )
         self.stream()  # ill-formed options are refused before the first prediction
 
-    def predict(self, inputs: Any, likelihood: Likelihood | None = None) -> Predictive:
+    def predict(self, inputs: Any, likelihood: Likelihood | None = None, **options: Any) -> Predictive:
         """The predictive distribution of a batch."""
-        pred = predict(self.model, inputs, task=likelihood or self.likelihood, **self.options)
+        pred = predict(self.model, inputs, task=likelihood or self.likelihood, **self.options, **options)
         self.bar.advance(len(pred))
         return pred
 
@@ -66,6 +70,22 @@ class Evaluator:
         if self.likelihood.task == "regression":
             return Regression(levels=self.levels)
         return Classification(**self.binning)
+
+    def predictions(self, inputs: Any, targets: Any) -> Iterator[tuple[Any, Predictive, Any]]:
+        """(inputs, prediction, targets) of a batch, in pieces with their samples where several experts annotated it."""
+        rows = rows_at_once(targets, self.options["samples"]) if self.likelihood.task == "segmentation" else None
+        if rows is None:
+            yield inputs, self.predict(inputs), targets
+            return
+        for _, part, marked in feed.slices([(inputs, targets)], rows):
+            yield part, self.predict(part, keep_samples=True), marked
+
+    def is_exhaustive(self, pred: Predictive) -> bool:
+        """Whether the samples of a prediction are all that the model can say: one answer, or members of an ensemble."""
+        if pred.engine in ("mean", "deterministic"):
+            return True
+        after = period(list(sampling.sites(self.model).values()), None)
+        return after is not None and after <= self.options["samples"]
 
     def settings(self) -> dict[str, Any]:
         """The options that the numbers depend on."""
@@ -77,30 +97,38 @@ class Evaluator:
 def known_data(evaluator: Evaluator, loader: Any, *, scored: bool) -> Outcome:
     """The metrics, curves and points of the test data; scored: out-of-domain scores, too."""
     answers, scores, coverage = evaluator.stream(), Points(), Coverage()
+    annotated = Annotated(evaluator.binning["bins"], evaluator.binning["ignore_index"])
     count, seconds, engine, mark = 0, 0.0, "", Fingerprint()
     for inputs, targets in feed.labelled(loader):
         mark.add(inputs, targets)
         began = time.perf_counter()
-        pred = evaluator.predict(inputs)
-        seconds += time.perf_counter() - began
-        engine = pred.engine
-        add(answers, pred, targets, count)
-        coverage.update(pred, targets)
-        if scored:
-            scores.update(**_scores(pred, count, "test data"))
-        count += len(pred)
+        for part, pred, marked in evaluator.predictions(inputs, targets):
+            seconds += time.perf_counter() - began
+            engine = pred.engine
+            add(answers, pred, marked, count)
+            coverage.update(pred, marked)
+            if pred.task == "segmentation" and is_annotated(pred.probs, marked):
+                annotated.update(count, part, pred, marked, exhaustive=evaluator.is_exhaustive(pred))
+            if scored:
+                scores.update(**_scores(pred, count, "test data"))
+            count += len(pred)
+            began = time.perf_counter()
     checks.nonempty(count, "loader")
     covered, by_class = coverage.compute()
+    experts = annotated.outcome()
     values = {
         "metrics": answers.compute() | covered,
         "curves": answers.curves() | by_class,
-        "notes": answers.notes() if isinstance(answers, Classification) else [],
+        "notes": [*(answers.notes() if isinstance(answers, Classification) else []), *experts.values.get("notes", [])],
+        "annotators": experts.values.get("annotators", 0),
+        "examples": experts.values.get("examples", []),
         "count": count,
         "seconds": seconds / count,
         "engine": engine,
         "data": str(mark),
     }
     kept = {f"points/{name}": tensor.float() for name, tensor in _points(evaluator, answers).items()}
+    kept |= experts.tensors
     return Outcome(values, kept | {f"scores/{name}": tensor.float() for name, tensor in scores.compute().items()})
 
 
@@ -208,6 +236,8 @@ def add(answers: Classification | Regression, pred: Predictive, targets: Any, st
         intervals = {level: pred.interval(level) for level in answers.levels}
         spread = {"pit": pred.cdf(targets), "crps": pred.crps(targets), "variance": pred.variance}
         answers.update(targets, mean=pred.mean, log_prob=pred.log_prob(targets), intervals=intervals, **spread)
+    elif pred.task == "segmentation" and is_annotated(pred.probs, targets):
+        answers.update(pred.probs, votes(targets, pred.probs.shape[1], ignore_index=answers.ignore_index))
     else:
         answers.update(pred.probs, targets)
 

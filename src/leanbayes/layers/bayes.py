@@ -157,6 +157,15 @@ class BayesLayer(StandIn):
             made[id(q)] = SparsePoint.of_means(q)
         return FixedLayer(plain, {"weight": made[id(q)]}, {})
 
+    @property
+    def drops_inputs(self) -> bool:
+        """Whether pruning has left some input without a weight."""
+        q = self.posterior("weight")
+        if q is None or q.keep is None:
+            return False
+        read = self.inputs_read(list(range(len(q.keep))))
+        return read is not None and not all(read)
+
     def inputs_read(self, outputs: list[int]) -> list[bool] | None:
         """The inputs that meet a weight which is there; all of them in a grouped or transposed convolution."""
         q, shell = self.posterior("weight"), self.shell

@@ -58,6 +58,10 @@ class BayesianLayer(nn.Module):
         """
         return self.restored()
 
+    def at_fixed_width(self) -> nn.Module:
+        """What stands in its place, still random, where the width of the network does not vary: mostly itself."""
+        return self
+
     def check_saveable(self, model: nn.Module) -> None:
         """Raise an ArtifactError where a file could not tell how the layers of the model belong together."""
 
