@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from .artifacts import load as load, save as save
     from .auto import Selection as Selection, auto as auto
     from .compress.cascade import Cascade as Cascade
+    from .compress.curve import PruningCurve as PruningCurve, pruning_curve as pruning_curve
     from .compress.extract import extract as extract
     from .compress.kappa import kappa as kappa
     from .compress.prune import prune_ as prune_
@@ -88,6 +89,7 @@ _NAMES = {
     "artifacts": "load save",
     "auto": "Selection auto",
     "compress.cascade": "Cascade",
+    "compress.curve": "PruningCurve pruning_curve",
     "compress.extract": "extract",
     "compress.kappa": "kappa",
     "compress.prune": "prune_",

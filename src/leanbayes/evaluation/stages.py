@@ -28,6 +28,7 @@ from .metrics.streams import Points
 from .pixels import Pixels
 from .progress import Bar
 from .resume import Outcome
+from .spent import Spent
 
 SLICE = 64
 """Data in a stage of an attack; an interruption costs one stage at most."""
@@ -76,7 +77,7 @@ class Evaluator:
 
 def known_data(evaluator: Evaluator, loader: Any, *, scored: bool) -> Outcome:
     """The metrics, curves and points of the test data; scored: out-of-domain scores, too."""
-    answers, scores, coverage = evaluator.stream(), Points(), Coverage()
+    answers, scores, coverage, spent = evaluator.stream(), Points(), Coverage(), Spent()
     count, seconds, engine, mark = 0, 0.0, "", Fingerprint()
     for inputs, targets in feed.labelled(loader):
         mark.add(inputs, targets)
@@ -86,14 +87,17 @@ def known_data(evaluator: Evaluator, loader: Any, *, scored: bool) -> Outcome:
         engine = pred.engine
         add(answers, pred, targets, count)
         coverage.update(pred, targets)
+        spent.update(pred)
         if scored:
             scores.update(**_scores(pred, count, "test data"))
         count += len(pred)
     checks.nonempty(count, "loader")
     covered, by_class = coverage.compute()
+    macs, by_stage = spent.compute()
     values = {
         "metrics": answers.compute() | covered,
-        "curves": answers.curves() | by_class,
+        "curves": answers.curves() | by_class | by_stage,
+        "cost": macs,
         "notes": answers.notes() if isinstance(answers, Classification) else [],
         "count": count,
         "seconds": seconds / count,
