@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from .auto import Selection as Selection, auto as auto
     from .compress.cascade import Cascade as Cascade
     from .compress.correlation import WidthCorrelation as WidthCorrelation, width_correlation as width_correlation
+    from .compress.curve import PruningCurve as PruningCurve, pruning_curve as pruning_curve
     from .compress.distill import distill as distill
     from .compress.extract import extract as extract
     from .compress.kappa import kappa as kappa
@@ -100,6 +101,7 @@ _NAMES = {
     "auto": "Selection auto",
     "compress.cascade": "Cascade",
     "compress.correlation": "WidthCorrelation width_correlation",
+    "compress.curve": "PruningCurve pruning_curve",
     "compress.distill": "distill",
     "compress.extract": "extract",
     "compress.kappa": "kappa",
