@@ -17,6 +17,10 @@ from .registry import methods as _methods
 if TYPE_CHECKING:
     from .artifacts import load as load, save as save
     from .auto import Selection as Selection, auto as auto
+    from .compress.cascade import Cascade as Cascade
+    from .compress.correlation import WidthCorrelation as WidthCorrelation, width_correlation as width_correlation
+    from .compress.curve import PruningCurve as PruningCurve, pruning_curve as pruning_curve
+    from .compress.distill import distill as distill
     from .compress.extract import extract as extract
     from .compress.kappa import kappa as kappa
     from .compress.prune import prune_ as prune_
@@ -49,7 +53,12 @@ if TYPE_CHECKING:
         OrderedLatents as OrderedLatents,
         PointLatents as PointLatents,
     )
-    from .likelihoods import Classification as Classification, Regression as Regression, Segmentation as Segmentation
+    from .likelihoods import (
+        Classification as Classification,
+        Dirichlet as Dirichlet,
+        Regression as Regression,
+        Segmentation as Segmentation,
+    )
     from .methods.dropout import Dropout as Dropout
     from .methods.ensemble import Ensemble as Ensemble
     from .methods.mean_field import MeanField as MeanField
@@ -90,6 +99,10 @@ if TYPE_CHECKING:
 _NAMES = {
     "artifacts": "load save",
     "auto": "Selection auto",
+    "compress.cascade": "Cascade",
+    "compress.correlation": "WidthCorrelation width_correlation",
+    "compress.curve": "PruningCurve pruning_curve",
+    "compress.distill": "distill",
     "compress.extract": "extract",
     "compress.kappa": "kappa",
     "compress.prune": "prune_",
@@ -110,7 +123,7 @@ _NAMES = {
     "latents.autoencoder": "Autoencoder",
     "latents.backbones": "image_autoencoder",
     "latents.config": "GaussianLatents JointLatents OrderedLatents PointLatents",
-    "likelihoods": "Classification Regression Segmentation",
+    "likelihoods": "Classification Dirichlet Regression Segmentation",
     "methods.patch.coordinate": "CoordinateDescent",
     "methods.variance.transition": "Transition",
     "methods.variance.zero_means": "zero_means_",

@@ -80,7 +80,7 @@ class Classification(Categorical):
                 f"classification: expected outputs of shape (batch, classes), received {shape_of(outputs)}"
                 + ('; for a label per pixel use task="segmentation"' if outputs.ndim > 2 else "")
             )
-        return _labels(outputs, targets, ignore_index=None)
+        return class_labels(outputs, targets, ignore_index=None)
 
 
 class Segmentation(Categorical):
@@ -130,7 +130,7 @@ class Segmentation(Categorical):
         """Labels as int64, (batch, ...), or (batch, annotators, ...) where there are several."""
         if outputs.ndim < 3 or outputs.shape[1] == 0:
             raise DataError(f"segmentation: expected outputs (batch, classes, ...), received {shape_of(outputs)}")
-        return _labels(outputs, targets, self.ignore_index, annotators=True)
+        return class_labels(outputs, targets, self.ignore_index, annotators=True)
 
     def drawn(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The labels of one annotator of each image, (batch, ...), drawn from torch's generator."""
@@ -152,7 +152,7 @@ def one_annotator(labels: Tensor, ndim: int) -> Tensor:
     return labels[torch.arange(len(labels), device=labels.device), chosen]
 
 
-def _labels(outputs: Tensor, targets: Tensor, ignore_index: int | None, annotators: bool = False) -> Tensor:
+def class_labels(outputs: Tensor, targets: Tensor, ignore_index: int | None, annotators: bool = False) -> Tensor:
     """Class labels of shape outputs.shape without dimension 1, as int64, every one within range.
 
     annotators: whether targets may have those of several annotators in dimension 1.

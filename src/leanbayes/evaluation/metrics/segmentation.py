@@ -35,8 +35,8 @@ class Distances(NamedTuple):
 
     def ged(self, *, unbiased: bool = False, exhaustive: bool = False) -> Tensor:
         """The generalised energy distance of each image (N,); see `ged`."""
-        own = _mean_pair(self.within_samples, unbiased and not exhaustive, "samples")
-        experts = _mean_pair(self.within_annotations, unbiased, "annotations")
+        own = mean_pair(self.within_samples, unbiased and not exhaustive, "samples")
+        experts = mean_pair(self.within_annotations, unbiased, "annotations")
         return 2 * self.between.mean((1, 2)) - own - experts
 
     def hungarian_iou(self) -> Tensor:
@@ -101,7 +101,7 @@ def diversity(masks: Any, *, num_classes: int | None = None) -> Tensor:
     tensor(0.3333, dtype=torch.float64)
     """
     found = distances(masks, masks, num_classes=num_classes)
-    return _as_given(_mean_pair(found.between, True, "masks"), masks)
+    return _as_given(mean_pair(found.between, True, "masks"), masks)
 
 
 def dice(masks: Any, annotations: Any, *, num_classes: int | None = None) -> Tensor:
@@ -211,7 +211,7 @@ def _pairs(masks: Tensor, dice: bool) -> Tensor:
     return torch.where(whole > 0, 1 - part / whole.clamp(min=1), 0.0)
 
 
-def _mean_pair(each: Tensor, unbiased: bool, what: str) -> Tensor:
+def mean_pair(each: Tensor, unbiased: bool, what: str) -> Tensor:
     """The mean of distances within a set (N, M, M): (N,); unbiased: of different masks only."""
     count = each.shape[1]
     if unbiased and count < 2:
