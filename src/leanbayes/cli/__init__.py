@@ -21,7 +21,7 @@ from ..errors import EvaluationError, LeanBayesError, LeanBayesWarning, Predicti
 from . import memory
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
-COMMANDS = ("demo", "train", "evaluate", "predict", "generate", "plan", "reproduce")
+COMMANDS = ("demo", "train", "evaluate", "predict", "generate", "export", "plan", "reproduce")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -78,6 +78,7 @@ def _parse(arguments: list[str]) -> Any:
     from .choices import closest, without_examples
     from .demo import Demo
     from .evaluate import Evaluate
+    from .export import Export
     from .generate import Generate
     from .plan import Plan
     from .predict import Predict
@@ -85,7 +86,7 @@ def _parse(arguments: list[str]) -> Any:
     from .train import Train
 
     commands: dict[str, Any] = dict(
-        zip(COMMANDS, (Demo, Train, Evaluate, Predict, Generate, Plan, Reproduce), strict=True)
+        zip(COMMANDS, (Demo, Train, Evaluate, Predict, Generate, Export, Plan, Reproduce), strict=True)
     )
     first = arguments[0] if arguments else "--help"
     config = (
