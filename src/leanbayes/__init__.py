@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from .evaluation.run import evaluate as evaluate
     from .evaluation.several_models import evaluate_each as evaluate_each
     from .evaluation.temperature import calibrate_ as calibrate_
+    from .exports.api import export as export
+    from .exports.reading import read_export as read_export
     from .kl import kl_sum as kl_sum
     from .latents.autoencoder import Autoencoder as Autoencoder
     from .latents.backbones import image_autoencoder as image_autoencoder
@@ -119,6 +121,8 @@ _NAMES = {
     "evaluation.run": "evaluate",
     "evaluation.several_models": "evaluate_each",
     "evaluation.temperature": "calibrate_",
+    "exports.api": "export",
+    "exports.reading": "read_export",
     "kl": "kl_sum",
     "latents.autoencoder": "Autoencoder",
     "latents.backbones": "image_autoencoder",
