@@ -17,6 +17,10 @@ from .registry import methods as _methods
 if TYPE_CHECKING:
     from .artifacts import load as load, save as save
     from .auto import Selection as Selection, auto as auto
+    from .compress.cascade import Cascade as Cascade
+    from .compress.correlation import WidthCorrelation as WidthCorrelation, width_correlation as width_correlation
+    from .compress.curve import PruningCurve as PruningCurve, pruning_curve as pruning_curve
+    from .compress.distill import distill as distill
     from .compress.extract import extract as extract
     from .compress.kappa import kappa as kappa
     from .compress.prune import prune_ as prune_
@@ -52,7 +56,12 @@ if TYPE_CHECKING:
         OrderedLatents as OrderedLatents,
         PointLatents as PointLatents,
     )
-    from .likelihoods import Classification as Classification, Regression as Regression, Segmentation as Segmentation
+    from .likelihoods import (
+        Classification as Classification,
+        Dirichlet as Dirichlet,
+        Regression as Regression,
+        Segmentation as Segmentation,
+    )
     from .methods.dropout import Dropout as Dropout
     from .methods.ensemble import Ensemble as Ensemble
     from .methods.mean_field import MeanField as MeanField
@@ -75,6 +84,10 @@ if TYPE_CHECKING:
         StudentT as StudentT,
     )
     from .sampling import using as using
+    from .segmentation.network import (
+        ProbabilisticUNet as ProbabilisticUNet,
+        probabilistic_unet as probabilistic_unet,
+    )
     from .sklearn import BayesClassifier as BayesClassifier, BayesRegressor as BayesRegressor
     from .training.callbacks import Callback as Callback, EarlyStopping as EarlyStopping, callbacks as callbacks
     from .training.elbo import ELBO as ELBO
@@ -90,6 +103,10 @@ if TYPE_CHECKING:
 _NAMES = {
     "artifacts": "load save",
     "auto": "Selection auto",
+    "compress.cascade": "Cascade",
+    "compress.correlation": "WidthCorrelation width_correlation",
+    "compress.curve": "PruningCurve pruning_curve",
+    "compress.distill": "distill",
     "compress.extract": "extract",
     "compress.kappa": "kappa",
     "compress.prune": "prune_",
@@ -113,7 +130,7 @@ _NAMES = {
     "latents.autoencoder": "Autoencoder",
     "latents.backbones": "image_autoencoder",
     "latents.config": "GaussianLatents JointLatents OrderedLatents PointLatents",
-    "likelihoods": "Classification Regression Segmentation",
+    "likelihoods": "Classification Dirichlet Regression Segmentation",
     "methods.patch.coordinate": "CoordinateDescent",
     "methods.variance.transition": "Transition",
     "methods.variance.zero_means": "zero_means_",
@@ -121,6 +138,7 @@ _NAMES = {
     "prediction.predictive": "Predictive",
     "priors": "EmpiricalNormal LogUniform Normal ScaleMixture StudentT",
     "sampling": "using",
+    "segmentation.network": "ProbabilisticUNet probabilistic_unet",
     "sklearn": "BayesClassifier BayesRegressor",
     "training.callbacks": "Callback EarlyStopping callbacks",
     "training.elbo": "ELBO",

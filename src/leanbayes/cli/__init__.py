@@ -21,7 +21,7 @@ from ..errors import EvaluationError, LeanBayesError, LeanBayesWarning, Predicti
 from . import memory
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
-COMMANDS = ("demo", "train", "evaluate", "predict", "generate", "plan", "reproduce")
+COMMANDS = ("demo", "train", "evaluate", "predict", "segment", "generate", "plan", "reproduce")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -82,10 +82,11 @@ def _parse(arguments: list[str]) -> Any:
     from .plan import Plan
     from .predict import Predict
     from .reproduce import Reproduce
+    from .segment import Segment
     from .train import Train
 
     commands: dict[str, Any] = dict(
-        zip(COMMANDS, (Demo, Train, Evaluate, Predict, Generate, Plan, Reproduce), strict=True)
+        zip(COMMANDS, (Demo, Train, Evaluate, Predict, Segment, Generate, Plan, Reproduce), strict=True)
     )
     first = arguments[0] if arguments else "--help"
     config = (
