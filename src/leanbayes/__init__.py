@@ -46,6 +46,9 @@ if TYPE_CHECKING:
     from .evaluation.temperature import calibrate_ as calibrate_
     from .exports.api import export as export
     from .exports.reading import read_export as read_export
+    from .integrations.lightning import LightningCallback as LightningCallback
+    from .integrations.trackers import MLflowTracker as MLflowTracker, WandbTracker as WandbTracker
+    from .integrations.transformers import HFTrainerMixin as HFTrainerMixin
     from .kl import kl_sum as kl_sum
     from .latents.autoencoder import Autoencoder as Autoencoder
     from .latents.backbones import image_autoencoder as image_autoencoder
@@ -97,6 +100,7 @@ if TYPE_CHECKING:
     from .training.recalibrate import recalibrate_ as recalibrate_
     from .training.schedules import warmup as warmup
     from .training.sgd import SGD as SGD
+    from .training.trackers import TensorBoardTracker as TensorBoardTracker
 
 _NAMES = {
     "artifacts": "load save",
@@ -123,6 +127,9 @@ _NAMES = {
     "evaluation.temperature": "calibrate_",
     "exports.api": "export",
     "exports.reading": "read_export",
+    "integrations.lightning": "LightningCallback",
+    "integrations.trackers": "MLflowTracker WandbTracker",
+    "integrations.transformers": "HFTrainerMixin",
     "kl": "kl_sum",
     "latents.autoencoder": "Autoencoder",
     "latents.backbones": "image_autoencoder",
@@ -146,6 +153,7 @@ _NAMES = {
     "training.recalibrate": "recalibrate_",
     "training.schedules": "warmup",
     "training.sgd": "SGD",
+    "training.trackers": "TensorBoardTracker",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 

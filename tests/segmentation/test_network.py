@@ -170,7 +170,9 @@ def test_bad_arguments_are_refused(options: dict[str, Any], message: str) -> Non
 
 
 @pytest.mark.extra
-@pytest.mark.parametrize("method", [lb.Nested(groups=4, base_groups=1, input_shape=(1, 32, 32)), lb.Patch(components=2)])
+@pytest.mark.parametrize(
+    "method", [lb.Nested(groups=4, base_groups=1, input_shape=(1, 32, 32)), lb.Patch(components=2)]
+)
 def test_a_unet_of_monai(method: Any) -> None:
     torch.manual_seed(0)
     nets = package("monai.networks.nets")
