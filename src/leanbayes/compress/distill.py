@@ -39,7 +39,7 @@ def distill(
     bandwidths: tuple[float, ...] | None = None,
     degree: int = 3,
     temperature: float = 1.0,
-    cache: bool = False,
+    cache: bool | Predictive = False,
     last_layer: Method | None = None,
     task: Any = None,
     seed: int = 0,
@@ -60,9 +60,10 @@ def distill(
         distribution distillation). Of a regression: the moments, KL(N(mean, variance) || student's Gaussian).
         "kd": the mean of the probabilities alone, at a ``temperature``: classic distillation.
     samples: networks that the teacher draws for a datum.
-    cache: ask the teacher once for every datum, before training, and keep its answers (tensors and map-style data
-        sets; not for random augmentation). Otherwise it draws other networks for every batch, and sees the very inputs
-        that the student sees, augmentation included.
+    cache: True asks the teacher once for every datum, before training, and keeps its answers (tensors and map-style
+        data sets; not for random augmentation); or these answers, as ``predict(teacher, inputs, keep_samples=True)``
+        returns them, for several students of one teacher. Otherwise it draws other networks for every batch, and sees
+        the very inputs that the student sees, augmentation included.
     last_layer: a method that makes the student's last layer Bayesian, as the paper does; `lb.MeanField()` say.
     task: what the teacher's outputs mean, where it does not know by itself.
     options: of `fit`: epochs, lr, val (labelled data, for the student's own accuracy and NLL), checkpoint, resume, ...
@@ -89,7 +90,8 @@ def distill(
     checks.one_of("loss", loss, LOSSES)
     checks.one_of("kernel", kernel, KERNELS)
     samples, seed = checks.whole_number("samples", samples, at_least=1 if loss == "kd" else 2), checks.seed(seed)
-    checks.flag("cache", cache)
+    if not isinstance(cache, Predictive):
+        checks.flag("cache", cache)
     objective = Objective(loss, MMD(kernel, bandwidths, degree), checks.number("temperature", temperature, above=0))
     if last_layer is not None:
         checks.instance("last_layer", last_layer, Method, "a method such as lb.MeanField()")
@@ -109,10 +111,10 @@ def distill(
         raise ConfigError("student: expected a network of its own, received one that shares weights with the teacher")
     likelihood = _likelihood(pupil, inputs, asked.targets(said), said, loss)
     asked.follow(pupil)
-    data = answered(loader, asked, seed) if cache else loader
+    data = loader if cache is False else answered(loader, asked, seed, None if cache is True else cache)
     if last_layer is not None:
         bayesianize_(pupil, {_last(pupil, inputs): last_layer})
-    hook = None if cache else pupil.register_forward_hook(asked.teach, with_kwargs=True)
+    hook = pupil.register_forward_hook(asked.teach, with_kwargs=True) if data is loader else None
     try:
         fit(pupil, data, task=FromTeacher(likelihood, objective), seed=seed, batch_size=batch_size, **options)
     finally:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Literal
 
 import torch
@@ -56,44 +57,51 @@ class MMD:
                 "mmd: expected two samples or more on both sides, in as many dimensions, received shapes "
                 f"{tuple(x.shape)} and {tuple(y.shape)}"
             )
-        return sum(_unbiased(k, x, y) for k in self._kernels(x, y))  # type: ignore[return-value]
-
-    def _kernels(self, x: Tensor, y: Tensor) -> list[Callable[[Tensor, Tensor], Tensor]]:
-        found: list[Callable[[Tensor, Tensor], Tensor]] = []
+        both, first = torch.cat([x, y], -2), x.shape[-2]
+        gram = torch.zeros((), dtype=both.dtype, device=both.device)
         if self.kernel != "polynomial":
-            if self.bandwidths is None:
-                median = median_distance(x, y).clamp_min(self.FLOOR)
-                widths = torch.stack([median / 2, median, 2 * median])
-            else:
-                widths = x.new_tensor(self.bandwidths)
-            widths = widths.reshape(*widths.shape, *(1,) * (x.ndim - widths.ndim + 1))
-            found.append(lambda a, b: torch.exp(-squared_distances(a, b) / (2 * widths.square())).mean(0))
+            gram = gram + self._rbf(squared_distances(both, around=x.mean(-2, keepdim=True).detach()))
         if self.kernel != "rbf":
-            found.append(lambda a, b: sum((a @ b.mT).pow(d) for d in range(1, self.degree + 1)))  # type: ignore[arg-type,return-value]
-        return found
+            gram = gram + self._polynomial(both @ both.mT)
+        return (gram * _weights(first, y.shape[-2]).to(both)).sum((-1, -2))
+
+    def _rbf(self, squared: Tensor) -> Tensor:
+        if self.bandwidths is not None:
+            return sum(torch.exp(squared / (-2 * h * h)) for h in self.bandwidths) / len(self.bandwidths)  # type: ignore[return-value]
+        median = median_of_pairs(squared.detach()).sqrt().clamp_min(self.FLOOR)[..., None, None]
+        wide = torch.exp(squared / (-8 * median.square()))  # of twice the median; those of less are powers of it
+        middle = wide.square().square()
+        return (wide + middle + middle.square().square()) / 3
+
+    def _polynomial(self, products: Tensor) -> Tensor:
+        total = products
+        for _ in range(self.degree - 1):
+            total = products * (1 + total)
+        return total
 
 
-def squared_distances(x: Tensor, y: Tensor) -> Tensor:
-    """|x_i - y_j|^2, (..., S, R): by differences, since that of products cancels where samples lie close together."""
-    return (x.unsqueeze(-2) - y.unsqueeze(-3)).square().sum(-1)
+def squared_distances(points: Tensor, around: Tensor) -> Tensor:
+    """|z_i - z_j|^2 of points (..., n, C), (..., n, n); around: a point near them, so that little cancels."""
+    centred = points - around
+    norms = centred.square().sum(-1)
+    return (norms.unsqueeze(-1) + norms.unsqueeze(-2) - 2 * centred @ centred.mT).clamp_min(0)
 
 
-def median_distance(x: Tensor, y: Tensor) -> Tensor:
-    """The median of the distances between all different samples of both sets, (...,), without a gradient.
+def median_of_pairs(matrix: Tensor) -> Tensor:
+    """The median over all pairs of different points, (...,), of a symmetric matrix (..., n, n).
 
-    >>> median_distance(torch.tensor([[0.0], [1.0]]), torch.tensor([[3.0]]))  # 1, 2 and 3
+    >>> points = torch.tensor([[0.0], [1.0], [3.0]])
+    >>> median_of_pairs(squared_distances(points, around=points[:1])).sqrt()  # of 1, 2 and 3
     tensor(2.)
     """
-    both = torch.cat([x, y], -2).detach()
-    first, second = torch.triu_indices(both.shape[-2], both.shape[-2], 1, device=both.device)
-    return (both[..., first, :] - both[..., second, :]).square().sum(-1).median(-1).values.sqrt()
+    first, second = torch.triu_indices(matrix.shape[-1], matrix.shape[-1], 1, device=matrix.device)
+    return matrix[..., first, second].median(-1).values
 
 
-def _unbiased(kernel: Callable[[Tensor, Tensor], Tensor], x: Tensor, y: Tensor) -> Tensor:
-    return _apart(kernel(x, x)) + _apart(kernel(y, y)) - 2 * kernel(x, y).mean((-1, -2))
-
-
-def _apart(gram: Tensor) -> Tensor:
-    """The mean over the pairs of different samples."""
-    size = gram.shape[-1]
-    return (gram.sum((-1, -2)) - gram.diagonal(dim1=-2, dim2=-1).sum(-1)) / (size * (size - 1))
+@lru_cache(maxsize=8)
+def _weights(first: int, second: int) -> Tensor:
+    """What each pair of points counts: 1 / (S (S - 1)), 1 / (R (R - 1)), -1 / (S R), and 0 for a point with itself."""
+    found = torch.full((first + second, first + second), -1.0 / (first * second), dtype=torch.float64)
+    found[:first, :first] = 1.0 / (first * (first - 1))
+    found[first:, first:] = 1.0 / (second * (second - 1))
+    return found.fill_diagonal_(0.0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from dataclasses import dataclass, field
 from typing import Literal
@@ -112,12 +113,11 @@ class FromTeacher(Likelihood):
 
     # Part of a checkpoint, so that a run does not go on with another loss.
     def get_extra_state(self) -> Tensor:
-        return torch.frombuffer(bytearray(repr(self.objective).encode()), dtype=torch.uint8)
+        return torch.tensor(list(hashlib.sha256(repr(self.objective).encode()).digest()), dtype=torch.uint8)
 
     def set_extra_state(self, state: Tensor) -> None:
-        stored = bytes(state.tolist()).decode()
-        if stored != repr(self.objective):
+        if not torch.equal(state.cpu(), self.get_extra_state()):
             raise TrainingError(
-                f"resume: the checkpoint was written with {stored}, this run has {self.objective!r}; pass the same "
-                "loss, or another checkpoint"
+                f"resume: the checkpoint was written with another loss or other options of it than {self.objective}; "
+                "pass the same, or another checkpoint"
             )

@@ -113,8 +113,8 @@ class Answered(Dataset):
         return batches.split(self.data[index])[0], self.answers[index]
 
 
-def answered(loader: Any, teacher: Teacher, seed: int) -> Any:
-    """The data with what the teacher says of each, asked once."""
+def answered(loader: Any, teacher: Teacher, seed: int, said: Predictive | None) -> Any:
+    """The data with what the teacher says of each, asked once; said: by the caller."""
     if teacher.tied:
         raise ConfigError("cache: expected False where teacher and student vary their widths together")
     if isinstance(loader, TensorDataset):
@@ -126,7 +126,13 @@ def answered(loader: Any, teacher: Teacher, seed: int) -> Any:
         )
     whole = isinstance(loader, Dataset)
     inputs = loader if whole else batches.split(loader)[0]
-    answers = teacher.targets(teacher(inputs, seed)).cpu()
+    said = teacher(inputs, seed) if said is None else said
+    answers = teacher.targets(said).cpu()
+    if len(answers) != batches.length(inputs):
+        raise ConfigError(
+            f"cache: expected what the teacher says of the {batches.length(inputs)} data of the loader, received a "
+            f"prediction of {len(answers)}"
+        )
     if whole:
         return Answered(loader, answers)
     if isinstance(inputs, Mapping):

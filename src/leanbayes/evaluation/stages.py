@@ -31,6 +31,7 @@ from .metrics.streams import Points
 from .pixels import Pixels
 from .progress import Bar
 from .resume import Outcome
+from .spent import Spent
 
 SLICE = 64
 """Data in a stage of an attack; an interruption costs one stage at most."""
@@ -95,7 +96,7 @@ class Evaluator:
 
 def known_data(evaluator: Evaluator, loader: Any, *, scored: bool) -> Outcome:
     """The metrics, curves and points of the test data; scored: out-of-domain scores, too."""
-    answers, scores, coverage = evaluator.stream(), Points(), Coverage()
+    answers, scores, coverage, spent = evaluator.stream(), Points(), Coverage(), Spent()
     annotated = Annotated(evaluator.binning["bins"], evaluator.binning["ignore_index"])
     count, seconds, engine, mark = 0, 0.0, "", Fingerprint()
     for inputs, targets in feed.labelled(loader):
@@ -106,6 +107,7 @@ def known_data(evaluator: Evaluator, loader: Any, *, scored: bool) -> Outcome:
             engine = pred.engine
             add(answers, pred, marked, count)
             coverage.update(pred, marked)
+            spent.update(pred)
             if evaluator.likelihood.task == "segmentation" and is_annotated(pred.probs, marked):
                 annotated.update(count, part, pred, marked, exhaustive=evaluator.is_exhaustive(pred))
             if scored:
@@ -120,9 +122,11 @@ def known_data(evaluator: Evaluator, loader: Any, *, scored: bool) -> Outcome:
         )
     covered, by_class = coverage.compute()
     experts = annotated.outcome()
+    macs, by_stage = spent.compute()
     values = {
         "metrics": answers.compute() | covered,
-        "curves": answers.curves() | by_class,
+        "curves": answers.curves() | by_class | by_stage,
+        "cost": macs,
         "notes": [*(answers.notes() if isinstance(answers, Classification) else []), *experts.values.get("notes", [])],
         "annotators": experts.values.get("annotators", 0),
         "examples": experts.values.get("examples", []),

@@ -68,7 +68,8 @@ def findings(
         metrics |= found
         curves["attack"] = curve
 
-    costs = {**_values(outcomes, "cost", "cost", {}), "predict_seconds": test.values["seconds"]}
+    costs = {**_values(outcomes, "cost", "cost", {}), **test.values.get("cost", {})}
+    costs["predict_seconds"] = test.values["seconds"]
     if trained := [row["seconds"] for row in history if isinstance(row.get("seconds"), (int, float))]:
         costs["train_seconds"] = float(sum(trained))
     return Evaluation(

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from .. import batches, checks as arguments, feed
 from ..batches import accept
 from ..convert import record
+from ..convert.staged import Staged
 from ..errors import EvaluationError, LeanBayesWarning
 from ..eval_mode import undisturbed
 from ..likelihoods import Categorical
@@ -108,6 +109,11 @@ def held_out(
     for name, value in (("mean_only", mean_only), ("progress", progress)):
         arguments.flag(name, value, error=EvaluationError)
     loader = accept(loader, model, name="loader", error=EvaluationError)
+    if isinstance(model, Staged):
+        raise EvaluationError(
+            "temperature: expected a single model, a cascade has a temperature for every stage; call lb.calibrate_(stage, "
+            "held_out) for each of cascade.stages, and then cascade.tune(...)"
+        )
     likelihood = resolve_task(model, task)
     if not isinstance(likelihood, Categorical):
         raise EvaluationError(

@@ -81,6 +81,8 @@ _SUMMARIES = {
     "sparse-density": "sparse subspace VI, figure 2 left: accuracy and calibration against density, beside RigL's",
     "sparse-init": "sparse subspace VI, figure 3 right: sigma of new weights; and training without the KL's warm-up",
     "sparse-ood": "sparse subspace VI, table 3: AUROC and AUPR of out-of-domain data, beside dense VI and RigL",
+    "student":
+        "nested posteriors, table 4: students of a quarter of the channels by MMD, KL and means, beside labels alone",
     "variance-accuracy":
         "variance networks, table 1: one sample, the means, an ensemble; LeNet-5 on MNIST, VGG-like on CIFAR-10",
     "variance-attack":
@@ -96,6 +98,7 @@ _SUMMARIES = {
         "variance networks, appendix D: the first dense layer without means from the start; LeNet-5, VGG-like",
 }  # fmt: skip
 _FOLDERS = {
+    "compress": ("student",),
     "nested": ("bn-statistics", "limited-parameters", "snr-pruning"),
     "segmentation": ("lung-segmentation",),
     "latents": ("hvae-depth", "ordered-latents", "posterior-collapse", "progressive-generation"),

@@ -15,7 +15,7 @@ from ..eval_mode import undisturbed
 from ..latents.autoencoder import trial
 from ..latents.config import GaussianLatents, Latents, OrderedLatents
 from ..likelihoods import Segmentation
-from ..models.segmentation import WIDTHS, Norm, block, unet
+from ..models.segmentation import WIDTHS, Norm, block, check_options, unet
 from .code import ConditionalCode, GaussianConditionalCode, OrderedConditionalCode
 
 
@@ -65,8 +65,7 @@ class ProbabilisticUNet(SeesTargets):
         if not isinstance(latents, (GaussianLatents, OrderedLatents)):
             checks.refuse("latents", "lb.GaussianLatents(6) or lb.OrderedLatents(6)", latents)
         sizes = checks.iterable_of("shape", shape, "sizes", checks.whole_number, hint="try (1, 64, 64)")
-        channels = checks.iterable_of("widths", widths, "numbers of channels", checks.whole_number)
-        checks.one_of("norm", norm, ("batch", "instance", "none"))
+        channels, norm = check_options("", widths, norm)
         self.num_classes = checks.whole_number("num_classes", num_classes)
         checks.whole_number("layers", layers, at_least=2)
         if len(sizes) != 3:
