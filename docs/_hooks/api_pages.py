@@ -32,6 +32,7 @@ GROUPS = {
         "Autoencoder image_autoencoder OrderedLatents GaussianLatents JointLatents PointLatents set_length_ "
         "evaluate_generation Generation",
     ),
+    "segmentation": ("Segmentation", "ProbabilisticUNet probabilistic_unet"),
     "deployment": (
         "Deployment",
         "cost prune_ zero_means_ extract save load export read_export set_width_ widths importance likely_width "
