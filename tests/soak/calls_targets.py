@@ -191,7 +191,8 @@ def _verbs() -> list[Target]:
                 "temperature": [lambda: (inputs(), labels())], "selective": several((0.9,)),
                 "replicates": several(0, 3), "resume": several(None), "chunk": several(None, 4),
                 "groups": [lambda: [0, 1] * 4], "history": [list], "name": several("a"), "bins": several(5),
-                "min_count": several(0, 1), "adaptive": FLAG, "levels": several((0.5,)), "ignore_index": several(None), **QUIET}  # fmt: skip
+                "min_count": several(0, 1), "adaptive": FLAG, "levels": several((0.5,)),
+                "ignore_index": several(None), **QUIET}  # fmt: skip
     fit = {"train_loader": LABELLED, "val": LABELLED, "task": TASK, "epochs": several(1), "lr": several(0.01),
            "optimizer": several(None, torch.optim.SGD), "scheduler": several(None),
            "scheduler_every": several("epoch"), "kl_weight": [*several(1.0, None), lambda: lb.warmup(0, 1, 2)],
