@@ -15,7 +15,7 @@ GROUPS = {
     "methods": ("Methods", ""),  # every registered method
     "priors": (
         "Priors and likelihoods",
-        "Normal EmpiricalNormal LogUniform StudentT ScaleMixture Classification Regression Segmentation",
+        "Normal EmpiricalNormal LogUniform StudentT ScaleMixture Classification Dirichlet Regression Segmentation",
     ),
     "training": (
         "Training",
@@ -34,7 +34,7 @@ GROUPS = {
     ),
     "deployment": (
         "Deployment",
-        "cost prune_ zero_means_ extract save load set_width_ widths importance likely_width truncate_",
+        "cost prune_ zero_means_ extract distill nested_student width_correlation WidthCorrelation save load set_width_ widths importance likely_width truncate_",
     ),
     "estimators": ("scikit-learn estimators", "BayesClassifier BayesRegressor"),
     "errors": ("Errors and version", "LeanBayesError LeanBayesWarning __version__"),
