@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from .evaluation.several_models import evaluate_each as evaluate_each
     from .evaluation.temperature import calibrate_ as calibrate_
     from .exports.api import export as export
+    from .exports.int8 import quantize_export as quantize_export
     from .exports.reading import read_export as read_export
     from .kl import kl_sum as kl_sum
     from .latents.autoencoder import Autoencoder as Autoencoder
@@ -105,6 +106,7 @@ _NAMES = {
     "evaluation.several_models": "evaluate_each",
     "evaluation.temperature": "calibrate_",
     "exports.api": "export",
+    "exports.int8": "quantize_export",
     "exports.reading": "read_export",
     "kl": "kl_sum",
     "latents.autoencoder": "Autoencoder",
