@@ -18,7 +18,9 @@ from torch import Tensor, nn
 from .. import _version, config, container, likelihoods
 from ..checks import short
 from ..convert import record
+from ..convert.folding import folded
 from ..convert.slicing import sizes
+from ..convert.staged import Staged
 from ..errors import ArtifactError
 from ..files import check_target, write_bytes
 from ..layers.contract import BayesianLayer
@@ -61,6 +63,8 @@ def save(
         **({} if found is None or found.conformal is None else {"conformal": config.to_dict(found.conformal)}),
         **({"classes": list(found.classes)} if found is not None and found.classes else {}),
         **({"sliced": cut} if (cut := sizes(bare)) else {}),
+        **({"folded": norms} if (norms := folded(bare)) else {}),
+        **({"stages": bare.described()} if isinstance(bare, Staged) else {}),
         "aliases": aliases,
         "metadata": plain_metadata(metadata),
     }

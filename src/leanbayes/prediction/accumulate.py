@@ -40,6 +40,7 @@ class Accumulator:
         self.task = likelihood.task
         self.origin = self.first = self.second = self.inner = self.counts = self.mass = self.active = torch.empty(0)
         self.energy: Tensor | None = None
+        self.within: Tensor | None = None  # variance of probabilities inside a sample, where an output says so
         self.kept: list[Tensor] = []
         self.kept_noise: list[Tensor] = []
         self.numbers: list[int] = []
@@ -61,7 +62,11 @@ class Accumulator:
             self.keep = self.keep or self.is_regression
         shape = (len(numbers), -1)
         value, inner = (part.unflatten(0, shape) for part in self._interpret(rows))
-        energy = None if (found := self._energy(rows)) is None else found.unflatten(0, shape)
+        found = self.likelihood.energy(rows) if self.is_probability else None
+        energy = None if found is None else found.unflatten(0, shape)
+        spread = self.likelihood.spread(rows) if self.is_probability else None
+        if spread is not None:
+            inner = spread[0].unflatten(0, shape)
         if not self.seen:
             self._begin(value[0], inner[0], None if energy is None else energy[0])
         self.seen += len(numbers)
@@ -78,6 +83,9 @@ class Accumulator:
         self.inner += total(inner)
         if self.energy is not None and energy is not None:
             self.energy += total(energy)
+        if spread is not None:
+            within = total(spread[1].unflatten(0, shape))
+            self.within = within if self.within is None else self.within + within
         self.counts += len(numbers) * self.active
         self.mass += (len(numbers) if weight is None else weight.sum()) * self.active
         if self.keep:
@@ -133,16 +141,6 @@ class Accumulator:
             return mean, noise.expand_as(mean)
         return output, torch.zeros(output.shape[0], dtype=output.dtype, device=output.device)
 
-    def _energy(self, output: Tensor) -> Tensor | None:
-        """-logsumexp of one sample's logits (N, ...); None where the likelihood does not say which they are."""
-        dim = self.likelihood.class_dim
-        if not self.is_probability or dim is None:
-            return None
-        logits = output.to(torch.promote_types(output.dtype, torch.float32))
-        if logits.shape[dim] == 1:  # the logit s of class 1 stands for the pair (0, s)
-            return -torch.nn.functional.softplus(logits).squeeze(dim)
-        return -torch.logsumexp(logits, dim)
-
     def _moments(self) -> tuple[Tensor, Tensor]:
         shift = self._average(self.first)
         return self.origin + shift, (self._average(self.second) - shift.square()).clamp_min(0)
@@ -174,6 +172,8 @@ class Accumulator:
         dtype = self.dtype
         if self.is_probability:
             epistemic = (entropy(mean) - inner).clamp_min(0)
+            if self.within is not None:
+                variance = variance + self._average(self.within)
         else:
             epistemic, variance = variance, variance + (inner if self.is_regression else 0)
         return Predictive(
