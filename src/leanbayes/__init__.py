@@ -44,6 +44,12 @@ if TYPE_CHECKING:
     from .evaluation.run import evaluate as evaluate
     from .evaluation.several_models import evaluate_each as evaluate_each
     from .evaluation.temperature import calibrate_ as calibrate_
+    from .exports.api import export as export
+    from .exports.int8 import quantize_export as quantize_export
+    from .exports.reading import read_export as read_export
+    from .integrations.lightning import LightningCallback as LightningCallback
+    from .integrations.trackers import MLflowTracker as MLflowTracker, WandbTracker as WandbTracker
+    from .integrations.transformers import HFTrainerMixin as HFTrainerMixin
     from .kl import kl_sum as kl_sum
     from .latents.autoencoder import Autoencoder as Autoencoder
     from .latents.backbones import image_autoencoder as image_autoencoder
@@ -63,6 +69,7 @@ if TYPE_CHECKING:
     from .methods.ensemble import Ensemble as Ensemble
     from .methods.mean_field import MeanField as MeanField
     from .methods.nested import Nested as Nested, NestedDropout as NestedDropout
+    from .methods.nested.student import nested_student as nested_student
     from .methods.patch import DropConnect as DropConnect, Patch as Patch, Point as Point
     from .methods.patch.coordinate import CoordinateDescent as CoordinateDescent
     from .methods.sparse import Rigl as Rigl, SparseSubspace as SparseSubspace
@@ -95,6 +102,7 @@ if TYPE_CHECKING:
     from .training.recalibrate import recalibrate_ as recalibrate_
     from .training.schedules import warmup as warmup
     from .training.sgd import SGD as SGD
+    from .training.trackers import TensorBoardTracker as TensorBoardTracker
 
 _NAMES = {
     "artifacts": "load save",
@@ -119,11 +127,18 @@ _NAMES = {
     "evaluation.run": "evaluate",
     "evaluation.several_models": "evaluate_each",
     "evaluation.temperature": "calibrate_",
+    "exports.api": "export",
+    "exports.int8": "quantize_export",
+    "exports.reading": "read_export",
+    "integrations.lightning": "LightningCallback",
+    "integrations.trackers": "MLflowTracker WandbTracker",
+    "integrations.transformers": "HFTrainerMixin",
     "kl": "kl_sum",
     "latents.autoencoder": "Autoencoder",
     "latents.backbones": "image_autoencoder",
     "latents.config": "GaussianLatents JointLatents OrderedLatents PointLatents",
     "likelihoods": "Classification Dirichlet Regression Segmentation",
+    "methods.nested.student": "nested_student",
     "methods.patch.coordinate": "CoordinateDescent",
     "methods.variance.transition": "Transition",
     "methods.variance.zero_means": "zero_means_",
@@ -142,6 +157,7 @@ _NAMES = {
     "training.recalibrate": "recalibrate_",
     "training.schedules": "warmup",
     "training.sgd": "SGD",
+    "training.trackers": "TensorBoardTracker",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 
