@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from .evaluation.several_models import evaluate_each as evaluate_each
     from .evaluation.temperature import calibrate_ as calibrate_
     from .exports.api import export as export
+    from .exports.int8 import quantize_export as quantize_export
     from .exports.reading import read_export as read_export
     from .integrations.lightning import LightningCallback as LightningCallback
     from .integrations.trackers import MLflowTracker as MLflowTracker, WandbTracker as WandbTracker
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from .methods.ensemble import Ensemble as Ensemble
     from .methods.mean_field import MeanField as MeanField
     from .methods.nested import Nested as Nested, NestedDropout as NestedDropout
+    from .methods.nested.student import nested_student as nested_student
     from .methods.patch import DropConnect as DropConnect, Patch as Patch, Point as Point
     from .methods.patch.coordinate import CoordinateDescent as CoordinateDescent
     from .methods.sparse import Rigl as Rigl, SparseSubspace as SparseSubspace
@@ -126,6 +128,7 @@ _NAMES = {
     "evaluation.several_models": "evaluate_each",
     "evaluation.temperature": "calibrate_",
     "exports.api": "export",
+    "exports.int8": "quantize_export",
     "exports.reading": "read_export",
     "integrations.lightning": "LightningCallback",
     "integrations.trackers": "MLflowTracker WandbTracker",
@@ -135,6 +138,7 @@ _NAMES = {
     "latents.backbones": "image_autoencoder",
     "latents.config": "GaussianLatents JointLatents OrderedLatents PointLatents",
     "likelihoods": "Classification Dirichlet Regression Segmentation",
+    "methods.nested.student": "nested_student",
     "methods.patch.coordinate": "CoordinateDescent",
     "methods.variance.transition": "Transition",
     "methods.variance.zero_means": "zero_means_",
