@@ -55,7 +55,7 @@ class Cascade(Staged):
     >>> cascade = Cascade([small, large], thresholds=[0.6])
     >>> pred = lb.predict(cascade, torch.randn(6, 4))
     >>> pred.stages, pred.macs
-    (tensor([0, 0, 1, 1, 0, 0]), tensor([ 12.,  12., 460., 460.,  12.,  12.]))
+    (tensor([1, 1, 0, 0, 0, 0]), tensor([460., 460.,  12.,  12.,  12.,  12.]))
     """
 
     def __init__(

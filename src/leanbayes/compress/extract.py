@@ -18,7 +18,7 @@ from ..convert.record import conversions
 from ..convert.slicing import Keep, kept_features, scale_inputs_, slice_
 from ..errors import ConversionError, LeanBayesWarning
 from ..latents.autoencoder import Autoencoder
-from ..layers.bayes import BayesLayer
+from ..layers.bayes import SPARSE_BELOW, BayesLayer
 from ..layers.contract import BayesianLayer, features
 from ..ordering.unit import units
 from ..posteriors.base import Posterior
@@ -96,19 +96,21 @@ def extract(
     for name, scale in scales:
         scale_inputs_(plain.get_submodule(name), scale)
     slice_(plain, graph, keep)
-    if fold_batchnorm:
-        fold_batchnorm_(plain, example_input)
     for module in plain.modules():
         if isinstance(module, Autoencoder):
             module.cut_()
-    emptied = {}
+    dense = {}
     for layer in fixed:
         q: Any = layer.posterior("weight")
-        if not len(q.index):  # slicing has removed all its weights
-            emptied[id(layer)] = layer.restored()
+        cut_to = layer.__dict__.get("sliced")
+        if not len(q.index) or (cut_to and len(q.index) >= SPARSE_BELOW * q.shape.numel()):
+            dense[id(layer)] = layer.restored()  # slicing has removed all its weights, or most of its zeros
+            dense[id(layer)].__dict__.update({"sliced": cut_to} if cut_to else {})
             continue
         layer.method = rebuilding(layer)  # as it is saved and loaded
-    swap_(plain, emptied)
+    swap_(plain, dense)
+    if fold_batchnorm:
+        fold_batchnorm_(plain.eval(), example_input)
     return plain.eval()
 
 

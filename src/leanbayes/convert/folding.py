@@ -71,7 +71,7 @@ def replace_(model: nn.Module, layer: str, norm: str) -> None:
     if not can_fold(found, gone):
         raise ConversionError(f"{norm!r}: expected a BatchNorm behind {layer!r}, received {type(gone).__name__}")
     if found._parameters["bias"] is None:  # a new dictionary: whoever holds the old one can go back
-        empty = nn.Parameter(found.weight.new_empty(len(found.weight)))  # type: ignore[operator, arg-type]
+        empty = nn.Parameter(found.weight.new_zeros(len(found.weight)))  # type: ignore[operator, arg-type]
         found._parameters = {**found._parameters, "bias": empty}
     parent, _, name = norm.rpartition(".")
     # not by its name, which is another one where the model becomes a part of a larger one

@@ -161,7 +161,7 @@ _SIZES = {
 
 
 def resize_(module: Any, options: Mapping[str, int]) -> None:
-    """Give a plain module the sizes of one that was cut, in place; its values are lost.
+    """Give a plain module the sizes of one that was cut, in place; its values become ones.
 
     >>> layer = nn.Linear(4, 3)
     >>> resize_(layer, {"in_features": 2})
@@ -185,7 +185,7 @@ def resize_(module: Any, options: Mapping[str, int]) -> None:
     shapes = {"weight": weight, "bias": bias}
     # new dictionaries: whoever holds the old ones can go back
     module._parameters = {
-        name: None if p is None else nn.Parameter(p.new_empty(shapes[name]), p.requires_grad)
+        name: None if p is None else nn.Parameter(p.new_ones(shapes[name]), p.requires_grad)
         for name, p in module._parameters.items()
     }
     module._buffers = {

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from .. import batches, checks, feed
 from ..batches import accept
+from ..data.dataset import groups_of
 from ..errors import EvaluationError
 from ..optional import require
 from .configs import Attack, Corruptions
@@ -69,6 +70,12 @@ def options(given: Mapping[str, Any], task: str, loader: Any, first: Any, sample
     return Options(given["ood"], pixels, sweep, reference, attack, temperature, tuple(selective), replicates, members)
 
 
+def known_groups(loader: Any) -> Tensor | None:
+    """The groups that a data set knows, where there are two or more."""
+    found = groups_of(loader)
+    return found if found is not None and len(found.unique()) > 1 else None
+
+
 def groups(given: Any, count: int | None) -> np.ndarray | None:
     """Which group each datum belongs to, as numbers from 0 (N,), from one name or number a datum; count: of the data.
 
@@ -77,11 +84,13 @@ def groups(given: Any, count: int | None) -> np.ndarray | None:
     """
     if given is None:
         return None
-    names = given.detach().cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
     hint = "for example the patient of every image"
-    if names.ndim != 1 or names.dtype.kind not in "iuUSb":
-        got = f"{names.dtype} of shape {names.shape}"
-        raise EvaluationError(f"groups: expected a whole number or a text for each datum, {hint}, received {got}")
+    try:
+        names = given.detach().cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
+    except Exception:  # of numpy, or of a sequence of the user's
+        names = np.empty(())
+    if names.ndim != 1 or names.dtype.kind not in "iuUS":
+        checks.refuse("groups", f"a whole number or a text for each datum, {hint}", given, EvaluationError)
     if count is not None and len(names) != count:
         raise EvaluationError(f"groups: expected one for each of {count} data, {hint}, received {len(names)}")
     found: np.ndarray = np.unique(names, return_inverse=True)[1].astype(np.int64)

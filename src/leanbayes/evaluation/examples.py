@@ -19,7 +19,7 @@ from .metrics.human import votes
 
 EACH = 2
 """Images of each quarter of the experts' disagreement."""
-SHOWN = 4
+SHOWN = 6
 """Experts and samples of an image that are shown."""
 
 

@@ -71,7 +71,7 @@ def evaluate(
     selective: accuracies, for each of which the coverage of selective prediction is reported.
     replicates: of the bootstrap behind the confidence intervals; 0 for none. groups: what each datum belongs to, (N,)
     numbers or texts in the order of the data, such as the patient of an image: whole groups are then resampled, since
-    data of one group resemble one another.
+    data of one group resemble one another. Without it the groups that a set of `leanbayes.data` knows are taken.
     resume: a file that keeps every finished stage, so that the same call goes on after an interruption and ends with
     the same numbers; a file of another model (weights, options, code), other options or other data is refused. It
     stays when all is done, and the same call returns what it holds. Either reads the data once to compare them.
@@ -79,10 +79,10 @@ def evaluate(
     bins, min_count, adaptive: the binning of ECE and MCE (`reliability`); levels: the nominal levels of the intervals.
     ignore_index: the label that does not count (the border of a segmentation).
 
-    Segmentations may have targets of several annotators, masks (N, annotators, H, W): bool, or integers of other
-    numbers of annotators than classes (integers in the shape of the probabilities are votes). Then the samples are
-    compared with the experts, too: generalised energy distance, matched IoU, Dice of the mean, diversity, calibration
-    against the experts' shares; with intervals by image, or by group.
+    Segmentations may have targets of several annotators, (N, annotators, H, W): bool masks, or integer labels (in the
+    shape of the probabilities they may be votes instead). Then the samples are compared with the experts, too:
+    generalised energy distance, matched IoU, Dice of the mean, diversity, calibration against the experts' shares; with
+    intervals by image, or by group.
 
     Everything is computed in a stream; what is kept are a few float32 scalars a point.
 
@@ -108,6 +108,7 @@ def evaluate(
         resume = checks.path("resume", resume, error=EvaluationError)
     levels = checked_levels(levels)
     likelihood = resolve_task(model, task)
+    groups = arguments.known_groups(loader) if groups is None else groups
     loader = accept(loader, model, name="loader", error=EvaluationError)
     ood = arguments.named_data(ood, model)
     if temperature is not None:

@@ -25,13 +25,13 @@ from .corruption import corrupted
 from .latency import latency
 from .metrics import checks, ood as out_of_domain
 from .metrics.classification import Classification
-from .metrics.experts import is_annotated
-from .metrics.human import votes
+from .metrics.experts import as_votes, is_annotated
 from .metrics.regression import Regression
 from .metrics.streams import Points
 from .pixels import Pixels
 from .progress import Bar
 from .resume import Outcome
+from .spent import Spent
 
 SLICE = 64
 """Data in a stage of an attack; an interruption costs one stage at most."""
@@ -84,8 +84,8 @@ class Evaluator:
         """Whether the samples of a prediction are all that the model can say: one answer, or members of an ensemble."""
         if pred.engine in ("mean", "deterministic"):
             return True
-        after = period(list(sampling.sites(self.model).values()), None)
-        return after is not None and after <= self.options["samples"]
+        sites = list(sampling.sites(self.model).values())  # none: a network that draws by itself
+        return bool(sites) and period(sites, None) == int(pred.counts.max())
 
     def settings(self) -> dict[str, Any]:
         """The options that the numbers depend on."""
@@ -96,7 +96,7 @@ class Evaluator:
 
 def known_data(evaluator: Evaluator, loader: Any, *, scored: bool) -> Outcome:
     """The metrics, curves and points of the test data; scored: out-of-domain scores, too."""
-    answers, scores, coverage = evaluator.stream(), Points(), Coverage()
+    answers, scores, coverage, spent = evaluator.stream(), Points(), Coverage(), Spent()
     annotated = Annotated(evaluator.binning["bins"], evaluator.binning["ignore_index"])
     count, seconds, engine, mark = 0, 0.0, "", Fingerprint()
     for inputs, targets in feed.labelled(loader):
@@ -107,18 +107,26 @@ def known_data(evaluator: Evaluator, loader: Any, *, scored: bool) -> Outcome:
             engine = pred.engine
             add(answers, pred, marked, count)
             coverage.update(pred, marked)
-            if pred.task == "segmentation" and is_annotated(pred.probs, marked):
+            spent.update(pred)
+            if evaluator.likelihood.task == "segmentation" and is_annotated(pred.probs, marked):
                 annotated.update(count, part, pred, marked, exhaustive=evaluator.is_exhaustive(pred))
             if scored:
                 scores.update(**_scores(pred, count, "test data"))
             count += len(pred)
             began = time.perf_counter()
     checks.nonempty(count, "loader")
+    if annotated.count not in (0, count):
+        raise EvaluationError(
+            f"targets: expected masks by several annotators in all batches, received them in {annotated.count} of "
+            f"{count} data; give them as bool, since integers in the shape of the probabilities may be votes"
+        )
     covered, by_class = coverage.compute()
     experts = annotated.outcome()
+    macs, by_stage = spent.compute()
     values = {
         "metrics": answers.compute() | covered,
-        "curves": answers.curves() | by_class,
+        "curves": answers.curves() | by_class | by_stage,
+        "cost": macs,
         "notes": [*(answers.notes() if isinstance(answers, Classification) else []), *experts.values.get("notes", [])],
         "annotators": experts.values.get("annotators", 0),
         "examples": experts.values.get("examples", []),
@@ -236,10 +244,8 @@ def add(answers: Classification | Regression, pred: Predictive, targets: Any, st
         intervals = {level: pred.interval(level) for level in answers.levels}
         spread = {"pit": pred.cdf(targets), "crps": pred.crps(targets), "variance": pred.variance}
         answers.update(targets, mean=pred.mean, log_prob=pred.log_prob(targets), intervals=intervals, **spread)
-    elif pred.task == "segmentation" and is_annotated(pred.probs, targets):
-        answers.update(pred.probs, votes(targets, pred.probs.shape[1], ignore_index=answers.ignore_index))
     else:
-        answers.update(pred.probs, targets)
+        answers.update(pred.probs, as_votes(pred.probs, targets, answers.ignore_index))
 
 
 def _points(evaluator: Evaluator, answers: Classification | Regression) -> dict[str, Tensor]:

@@ -159,12 +159,9 @@ class BayesLayer(StandIn):
 
     @property
     def drops_inputs(self) -> bool:
-        """Whether pruning has left some input without a weight."""
+        """Whether pruning has left some output without a weight, as `prune_(channels=True)` does on both sides."""
         q = self.posterior("weight")
-        if q is None or q.keep is None:
-            return False
-        read = self.inputs_read(list(range(len(q.keep))))
-        return read is not None and not all(read)
+        return q is not None and q.keep is not None and not bool(q.keep.flatten(1).any(1).all())
 
     def inputs_read(self, outputs: list[int]) -> list[bool] | None:
         """The inputs that meet a weight which is there; all of them in a grouped or transposed convolution."""

@@ -67,7 +67,7 @@ class BayesianLayer(nn.Module):
 
     @property
     def drops_inputs(self) -> bool:
-        """Whether it no longer reads some of its inputs, so that `extract` can remove the channels that feed them."""
+        """Whether whole channels of it were pruned, so that `extract` looks for those that nothing reads any more."""
         return False
 
     def inputs_read(self, outputs: list[int]) -> list[bool] | None:

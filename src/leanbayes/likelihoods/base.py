@@ -25,6 +25,10 @@ class Likelihood(nn.Module):
         """The targets, checked against the outputs and in the shape `log_prob` compares them in."""
         return targets
 
+    def drawn(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """What a training step compares the outputs with: the targets, or one of several that a datum has."""
+        return targets
+
     def probs(self, outputs: Tensor) -> Tensor:
         """Class probabilities."""
         raise PredictionError(f"probs: expected a task with classes, received {self.task}; see mean_and_noise")

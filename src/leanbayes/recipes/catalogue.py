@@ -41,6 +41,8 @@ _SUMMARIES = {
     "hvae-depth": "ordered latents, section 6.2.2: the depth of a hierarchical VAE by the mode of its posterior",
     "limited-parameters":
         "nested posteriors, table 2: the smallest BN3, sparse variational dropout, averages over widths",
+    "lung-segmentation":
+        "nested posteriors and ordered latents, table 8: samples of U-Nets beside the masks of four experts (LIDC)",
     "nested-cost": "nested posteriors, table 3: time of a training step and of a prediction beside IBNN and FN3",
     "nested-tails": "nested posteriors, figure 1: learned tail probabilities by layer",
     "nested-widths":
@@ -98,6 +100,7 @@ _SUMMARIES = {
 _FOLDERS = {
     "compress": ("student",),
     "nested": ("bn-statistics", "limited-parameters", "snr-pruning"),
+    "segmentation": ("lung-segmentation",),
     "latents": ("hvae-depth", "ordered-latents", "posterior-collapse", "progressive-generation"),
 }
 RECIPES = {name: Recipe(name, text, partial(_experiment, name)) for name, text in _SUMMARIES.items()}

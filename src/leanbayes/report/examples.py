@@ -50,7 +50,7 @@ def _table(number: int, example: Mapping[str, Any], rows: Sequence[tuple[Evaluat
         f'<image id="{where}" href="data:image/png;base64,{text(example["image"])}" width="{width}" height="{height}"/>'
     )
     columns = max(len(example["experts"]), *(len(found["samples"]) for _, found in rows))
-    empty, head = "<td></td>", ["", "image", *map(str, range(1, columns + 1)), "mean", "entropy", "mutual information"]
+    empty, head = "<td></td>", ["", name, *map(str, range(1, columns + 1)), "mean", "entropy", "mutual information"]
 
     def outlined(each: Sequence[Sequence[str]], who: str) -> Iterator[str]:
         for at in range(columns):

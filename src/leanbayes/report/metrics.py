@@ -118,6 +118,8 @@ COSTS = (
     Column("parameters", "Parameters", "none", "amount", "numbers that are stored; a Gaussian weight has two"),
     Column("active_parameters", "Active", "none", "amount", "parameters still in use, after pruning"),
     Column("macs", "MACs", "none", "amount", "multiply-adds of one forward pass for one datum"),
+    Column("macs_median", "MACs, median", "none", "amount", "of half the data no more, at the stages that were asked"),
+    Column("macs_p95", "MACs, 95 %", "none", "amount", "of 95 % of the data no more"),
     Column("bytes", "Size", "none", "bytes", "the parameters and buffers in memory"),
     Column("train_seconds", "Training", "none", "seconds", "measured time of the training"),
     Column("latency_one", "One datum", "none", "seconds", "measured time of a prediction for one datum, all samples"),

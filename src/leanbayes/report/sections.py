@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from . import columns
-from .column import Column, Kind
+from .column import Column, Kind, written
 from .metrics import ATTACKED, CALIBRATION, CONFORMAL, CORRUPTED, DECLINE, EXPERTS, HUMAN, RANKS, SCALED, SCORES
 
 if TYPE_CHECKING:
@@ -47,8 +47,19 @@ def sections(e: Evaluation) -> Iterator[Section]:
     yield from _plain(e, CORRUPTED, [c for c in shown if c.group == CORRUPTED])
     yield from _severities(e)
     yield from _plain(e, ATTACKED, [c for c in shown if c.group == ATTACKED])
+    yield from _stages(e)
     if cost := columns.cost([e]):
         yield Section("Cost", ("", ""), [(c.label, c.text(e)) for c in cost], tuple(c.meaning for c in cost))
+
+
+def _stages(e: Evaluation) -> Iterator[Section]:
+    """Of a cascade: who answered how many of the data, and what those cost."""
+    rows: list[tuple[str, ...]] = [
+        (str(row["stage"]), written(row["share"], "percent", e.count), written(row["macs"], "amount"))
+        for row in e.curves.get("stages", [])
+    ]
+    if rows:
+        yield Section("Answered by stage", ("Stage", "Data", "MACs each"), rows)
 
 
 def _plain(e: Evaluation, title: str, shown: list[Column]) -> Iterator[Section]:

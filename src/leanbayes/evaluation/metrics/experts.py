@@ -12,6 +12,7 @@ from torch import Tensor
 from ...errors import EvaluationError, MissingExtraError
 from . import bootstrap, segmentation
 from .calibration import Reliability, from_bins
+from .human import votes
 from .streams import Bins
 
 ONE_EXPERT = (
@@ -37,7 +38,7 @@ class Sums:
         """All metrics, over all images."""
         means = {name: float(values.mean()) for name, values in self.scores.items()}
         rest = _of_sums(self.moments.sum(0).numpy(), self.pixels.sum(0).numpy(), min_count)
-        return means | {name: float(value) for name, value in rest.items()}
+        return means | {name: float(values) for name, values in rest.items()}
 
     def reliability(self, min_count: int = 6) -> Reliability:
         """The curve of `pixel_calibration`."""
@@ -61,15 +62,11 @@ class Sums:
         each = np.concatenate(columns, 1)
         sums = np.zeros((size, each.shape[1]))
         np.add.at(sums, where, each)
-        found: dict[str, list[float]] = {}
-        for weights in bootstrap.resamplings(size, replicates=replicates, seed=seed):
-            drawn = weights @ sums
-            names, drawn = [*self.scores], np.split(drawn, np.cumsum([1, len(self.scores), 6]))
-            row = dict(zip(names, (drawn[1] / drawn[0]).tolist(), strict=True))
-            row |= _of_sums(drawn[2], drawn[3].reshape(self.pixels.shape[1:]), min_count)
-            for name, value in row.items():
-                found.setdefault(name, []).append(float(value))
-        return found
+        drawn = np.stack([w @ sums for w in bootstrap.resamplings(size, replicates=replicates, seed=seed)])
+        total, scores, moments, pixels = np.split(drawn, np.cumsum([1, len(self.scores), 6]), axis=1)
+        found = dict(zip(self.scores, (scores / total).T, strict=True))
+        found |= _of_sums(moments, pixels.reshape(-1, *self.pixels.shape[1:]), min_count)
+        return {name: values.tolist() for name, values in found.items()}
 
 
 class Experts:
@@ -119,12 +116,12 @@ class Experts:
         if annotators > 1:
             scores["diversity.experts"] = segmentation.mean_pair(found.within_annotations, True, "annotations")
         self.parts.append({name: values.cpu() for name, values in scores.items()})
-        moments, pixels = 0.0, []
+        moments, pixels = [], []
         for label in range(1, classes):
             marked = annotations == label
-            moments = moments + segmentation.variance_moments(samples == label, marked)
+            moments.append(segmentation.variance_moments(samples == label, marked))
             pixels.append(_binned(probs[:, label], marked.double().mean(1), self.bins))
-        self.moments.append(torch.from_numpy(moments))
+        self.moments.append(torch.from_numpy(np.sum(moments, 0)))
         self.pixels.append(torch.stack(pixels).sum(0))
 
     def sums(self) -> Sums:
@@ -142,7 +139,8 @@ class Experts:
 def is_annotated(probs: Tensor, targets: Tensor) -> bool:
     """Whether targets are what several people marked in images (N, A, H, W), rather than labels or votes.
 
-    Integers in the shape of the probabilities are votes; bool masks never are.
+    Bool masks always are. Integers in the shape of the probabilities are votes, or labels of as many people as there
+    are classes: labels, where a pixel with no vote stands beside one with several, none above the last class.
 
     >>> probs = torch.full((3, 2, 8, 8), 0.5)
     >>> [is_annotated(probs, torch.zeros(3, n, 8, 8, dtype=torch.long)) for n in (1, 2, 4)]
@@ -150,15 +148,26 @@ def is_annotated(probs: Tensor, targets: Tensor) -> bool:
     """
     if probs.ndim != 4 or not isinstance(targets, Tensor) or targets.ndim != 4 or targets.is_floating_point():
         return False
-    return targets.dtype is torch.bool or (targets.shape[1] > 1 and targets.shape != probs.shape)
+    if targets.shape[:1] + targets.shape[2:] != probs.shape[:1] + probs.shape[2:]:
+        return False
+    if targets.dtype is torch.bool or targets.shape != probs.shape:
+        return targets.dtype is torch.bool or targets.shape[1] > 1
+    sums, classes = targets.sum(1), probs.shape[1]
+    return bool((sums == 0).any() and (sums > 1).any() and int(targets.max()) < classes)
 
 
-def _of_sums(moments: np.ndarray, pixels: np.ndarray, min_count: int) -> dict[str, float]:
-    """The metrics that are no means over images, from their sums (6,) and (bins, 3)."""
-    counts = pixels[:, 0] >= max(min_count, 1)
-    gap = np.abs(pixels[counts, 2] - pixels[counts, 1]).sum()
-    ece = gap / pixels[:, 0].sum() if counts.any() else np.nan
-    return {"variance_correlation": float(segmentation.correlation(moments)), "pixel_ece": float(ece)}
+def as_votes(probs: Tensor, targets: Tensor, ignore_index: int | None) -> Tensor:
+    """What several people marked as counts of votes, as the metrics of pixels take them; other targets as they are."""
+    return votes(targets, probs.shape[1], ignore_index=ignore_index) if is_annotated(probs, targets) else targets
+
+
+def _of_sums(moments: np.ndarray, pixels: np.ndarray, min_count: int) -> dict[str, np.ndarray]:
+    """The metrics that are no means over images, from their sums (..., 6) and (..., bins, 3)."""
+    held, sure, share = np.moveaxis(pixels, -1, 0)
+    counts = held >= max(min_count, 1)
+    ece = (np.abs(share - sure) * counts).sum(-1) / held.sum(-1)
+    found = {"variance_correlation": segmentation.correlation(moments)}
+    return found | {"pixel_ece": np.where(counts.any(-1), ece, np.nan)}
 
 
 def _binned(probs: Tensor, shares: Tensor, bins: int) -> Tensor:
