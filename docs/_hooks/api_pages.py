@@ -36,7 +36,8 @@ GROUPS = {
     "deployment": (
         "Deployment",
         "cost prune_ pruning_curve PruningCurve zero_means_ extract Cascade distill nested_student width_correlation "
-        "WidthCorrelation save load export read_export set_width_ widths importance likely_width truncate_",
+        "WidthCorrelation save load export read_export quantize_export set_width_ widths importance likely_width "
+        "truncate_",
     ),
     "estimators": ("scikit-learn estimators", "BayesClassifier BayesRegressor"),
     "errors": ("Errors and version", "LeanBayesError LeanBayesWarning __version__"),

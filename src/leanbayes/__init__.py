@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from .evaluation.several_models import evaluate_each as evaluate_each
     from .evaluation.temperature import calibrate_ as calibrate_
     from .exports.api import export as export
+    from .exports.int8 import quantize_export as quantize_export
     from .exports.reading import read_export as read_export
     from .integrations.lightning import LightningCallback as LightningCallback
     from .integrations.trackers import MLflowTracker as MLflowTracker, WandbTracker as WandbTracker
@@ -127,6 +128,7 @@ _NAMES = {
     "evaluation.several_models": "evaluate_each",
     "evaluation.temperature": "calibrate_",
     "exports.api": "export",
+    "exports.int8": "quantize_export",
     "exports.reading": "read_export",
     "integrations.lightning": "LightningCallback",
     "integrations.trackers": "MLflowTracker WandbTracker",
