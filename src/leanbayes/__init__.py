@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from .methods.ensemble import Ensemble as Ensemble
     from .methods.mean_field import MeanField as MeanField
     from .methods.nested import Nested as Nested, NestedDropout as NestedDropout
+    from .methods.nested.student import nested_student as nested_student
     from .methods.patch import DropConnect as DropConnect, Patch as Patch, Point as Point
     from .methods.patch.coordinate import CoordinateDescent as CoordinateDescent
     from .methods.sparse import Rigl as Rigl, SparseSubspace as SparseSubspace
@@ -137,6 +138,7 @@ _NAMES = {
     "latents.backbones": "image_autoencoder",
     "latents.config": "GaussianLatents JointLatents OrderedLatents PointLatents",
     "likelihoods": "Classification Dirichlet Regression Segmentation",
+    "methods.nested.student": "nested_student",
     "methods.patch.coordinate": "CoordinateDescent",
     "methods.variance.transition": "Transition",
     "methods.variance.zero_means": "zero_means_",

@@ -247,3 +247,10 @@ def test_a_teacher_does_not_teach_itself():
     teacher = nested()
     with pytest.raises(ConfigError, match="shares weights with the teacher"):
         lb.distill(teacher, inputs(16), teacher, task="classification", **QUIET)
+
+
+def test_a_last_layer_is_plain_again_after_a_failure():
+    student = small()
+    with pytest.raises(ConfigError, match="epochs"):
+        lb.distill(Doubtful(), inputs(16), student, task="classification", epochs=0, last_layer=lb.MeanField(), **QUIET)
+    assert type(student[2]) is nn.Linear

@@ -22,7 +22,19 @@ from ..errors import EvaluationError, LeanBayesError, LeanBayesWarning, Predicti
 from . import memory
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
-COMMANDS = ("demo", "train", "evaluate", "predict", "segment", "generate", "export", "serve", "plan", "reproduce")
+COMMANDS = (
+    "demo",
+    "train",
+    "evaluate",
+    "predict",
+    "segment",
+    "generate",
+    "distill",
+    "export",
+    "serve",
+    "plan",
+    "reproduce",
+)
 """In the order of the help; each is a dataclass of its name in a module of its name."""
 
 

@@ -174,8 +174,7 @@ def distances(samples: Any, annotations: Any, *, num_classes: int | None = None,
     found = []
     for first in range(0, len(a), step):
         masks = torch.cat([a[first : first + step], b[first : first + step]], 1).flatten(2)
-        total = sum(_pairs(masks == label, dice) for label in range(1, classes + 1))
-        found.append(total / classes)  # type: ignore[operator]
+        found.append(torch.stack([_pairs(masks == label, dice) for label in range(1, classes + 1)]).mean(0))
     every = torch.cat(found) if found else torch.zeros(0, count + b.shape[1], count + b.shape[1], dtype=torch.float64)
     return Distances(every[:, :count, count:], every[:, :count, :count], every[:, count:, count:])
 

@@ -53,10 +53,10 @@ class Setup:
     other: str
     width: float = 0.25
     groups: int = 16
-    epochs: int = 30
+    epochs: int = 20
     lr: float = 2e-3
     held_out: int = 2000
-    samples: int = 16
+    samples: int = 10
     seeds: int = 2
 
     @property
@@ -82,9 +82,8 @@ class Setup:
         )
 
 
-NETWORK = {"width": 2.0, "hidden": 128}
 FASHION = Setup(
-    Training("fashion-mnist", "vgg_small", NETWORK, epochs=15, batch_size=100, limit=10_000, test_limit=5000), "mnist"
+    Training("fashion-mnist", "vgg_small", epochs=10, batch_size=100, limit=10_000, test_limit=5000), "mnist"
 )
 CIFAR = Setup(replace(FASHION.training, data="cifar10"), "svhn")
 DIGITS = Setup(
