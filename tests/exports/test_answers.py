@@ -170,6 +170,7 @@ GOOD = {"path": "m.pt2", "example": torch.zeros(1, 6), "samples": 2, "task": "cl
         (made("MeanField"), {"width": 0.5}, lb.LeanBayesError, "ordered channels"),
         (made("Ensemble"), {"noise": "mean"}, ArtifactError, 'use "frozen"'),
         (nn.Linear, {}, ArtifactError, "nn.Module"),
+        (lb.Cascade([nn.Linear(6, 3), nn.Linear(6, 3)]), {}, ArtifactError, "export its stages"),
     ],
 )
 def test_refusals_leave_no_file(model, changes, error, message, tmp_path, monkeypatch):

@@ -19,6 +19,7 @@ from ..compress.extract import extract
 from ..compress.width import set_width_
 from ..convert.implementation import implementation
 from ..convert.record import conversions, get
+from ..convert.staged import Staged
 from ..errors import ArtifactError
 from ..eval_mode import undisturbed
 from ..evaluation.pixels import Pixels
@@ -100,7 +101,13 @@ def export(
     said = plain_metadata(metadata)
     if kind == "onnx":
         require_onnx()
-    model = at_width(bare_model(model), width)
+    model = bare_model(model)
+    if isinstance(model, Staged):
+        raise ArtifactError(
+            f"model: expected one network, received a {type(model).__name__}, which decides for each datum how much of "
+            "it to ask; export its stages, a file each: for i, stage in enumerate(model.stages): lb.export(stage, ...)"
+        )
+    model = at_width(model, width)
     if noise == "mean" and not sampling.has_means(model):
         raise ArtifactError(
             'noise: expected a model with a network at its means for "mean", received one that has none (an ensemble, '
