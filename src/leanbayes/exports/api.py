@@ -27,11 +27,13 @@ from ..likelihoods import Likelihood
 from ..ordering.unit import units
 from ..prediction.api import predict, resolve_task
 from .answers import Answers, drawn, named
-from .onnx_file import KEY, onnx_bytes, require_onnx
+from .onnx_file import onnx_bytes, require_onnx
 from .tracing import refused, traced
 
 Noise = Literal["frozen", "graph", "mean"]
 Format = Literal["onnx", "torch"]
+BESIDE = "export.json"
+"""The name of the metadata in a .pt2 file."""
 TOLERANCE = 1e-4
 """How far the answers of a graph may be from those of `predict`."""
 
@@ -131,7 +133,7 @@ def export(
         return files.write_bytes(path, onnx_bytes(program, names, outputs, document))
     buffer = io.BytesIO()
     with refused("torch.export cannot save the model"):
-        torch.export.save(program, buffer, extra_files={f"{KEY}.json": json.dumps(document)})
+        torch.export.save(program, buffer, extra_files={BESIDE: json.dumps(document)})
     return files.write_bytes(path, buffer.getvalue())
 
 
