@@ -21,7 +21,7 @@ from ..errors import EvaluationError, LeanBayesError, LeanBayesWarning, Predicti
 from . import memory
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
-COMMANDS = ("demo", "train", "evaluate", "predict", "generate", "plan", "reproduce")
+COMMANDS = ("demo", "train", "evaluate", "predict", "generate", "compress", "plan", "reproduce")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,6 +76,7 @@ def _parse(arguments: list[str]) -> Any:
     import tyro
 
     from .choices import closest, without_examples
+    from .compress import Compress
     from .demo import Demo
     from .evaluate import Evaluate
     from .generate import Generate
@@ -85,7 +86,7 @@ def _parse(arguments: list[str]) -> Any:
     from .train import Train
 
     commands: dict[str, Any] = dict(
-        zip(COMMANDS, (Demo, Train, Evaluate, Predict, Generate, Plan, Reproduce), strict=True)
+        zip(COMMANDS, (Demo, Train, Evaluate, Predict, Generate, Compress, Plan, Reproduce), strict=True)
     )
     first = arguments[0] if arguments else "--help"
     config = (
