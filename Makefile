@@ -49,6 +49,7 @@ sanitize: $(STAMP)
 	@PYTHONPATH=src:. $(BIN)/python tools/sanitize.py
 
 soak: $(STAMP)
+	@OMP_NUM_THREADS=1 $(BIN)/pytest -m long
 	@OMP_NUM_THREADS=1 $(BIN)/python -m tests.soak
 
 docs: $(STAMP)

@@ -66,9 +66,12 @@ def test_configs_are_usable_without_torch() -> None:
 
 
 BENCHMARKS = ["step", "predict", "streaming", "attack", "corruptions", "balanced", "norm_statistics", "sparse", "noise"]
+OFTEN = ("step", "noise")  # the others take half a minute in all
 
 
-@pytest.mark.parametrize("name", BENCHMARKS)
+@pytest.mark.parametrize(
+    "name", [name if name in OFTEN else pytest.param(name, marks=pytest.mark.long) for name in BENCHMARKS]
+)
 def test_benchmarks_print_the_shape_that_all_results_have(name: str, tmp_path: Path) -> None:
     output = tmp_path / "result.json"
     arguments = ("--quick", "--json", "--threads", "1", "--output", str(output))
@@ -83,6 +86,7 @@ def test_committed_results_have_that_shape_too(name: str) -> None:
     check_shape(json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text()), name)
 
 
+@pytest.mark.long
 def test_patches_are_a_result_of_their_own() -> None:
     arguments = ("--patches", "--quick", "--json", "--threads", "1")
     data: dict[str, Any] = json.loads(python("benchmarks/predict.py", *arguments).stdout)

@@ -1,6 +1,7 @@
 """Networks trained side by side equal the same networks trained one by one."""
 
 import shutil
+from functools import partial
 
 import pytest
 import torch
@@ -33,17 +34,19 @@ def data(networks=3, rows=21):
 @pytest.mark.parametrize(
     ("method", "compiled"),
     [
-        (None, False),
-        (lb.Patch(5, prior=None), False),
-        (lb.Patch(5, prior=None), True),
-        (lb.Patch(3, cross=False, prior=None), False),
+        (None, None),
+        (lb.Patch(5, prior=None), None),
+        (lb.Patch(5, prior=None), "aot_eager"),
+        pytest.param(lb.Patch(5, prior=None), "inductor", marks=pytest.mark.long),
+        (lb.Patch(3, cross=False, prior=None), None),
     ],
-    ids=["plain", "ECMP", "ECMP compiled", "EMP"],
+    ids=["plain", "ECMP", "ECMP traced", "ECMP compiled", "EMP"],
 )
 def test_training_equals_that_of_single_networks(method, compiled, monkeypatch):
     if compiled:
-        if shutil.which("g++") is None:
+        if compiled == "inductor" and shutil.which("g++") is None:
             pytest.skip("torch.compile needs a C++ compiler")
+        monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=compiled))
         torch._dynamo.utils.counters.clear()
         monkeypatch.setattr("leanbayes.recipes.patch.stack.COMPILED", 0)
     torch.manual_seed(0)

@@ -77,12 +77,16 @@ class Compress:
         parts = _Parts(training, self.data or training.data, self.file)
         small, report = self._compressed(model, parts)
         options: dict[str, Any] = {"samples": self.samples, "seed": self.seed, "replicates": 0, "progress": False}
-        found = {name: lb.evaluate(one, parts("test"), **options) for name, one in (("before", model), ("after", small))}
+        found = {
+            name: lb.evaluate(one, parts("test"), **options) for name, one in (("before", model), ("after", small))
+        }
         sides = {name: {**one.metrics, **one.cost} for name, one in found.items()}
         metadata = {**artifacts.inspect(self.file)["metadata"], "compressed": report}
         lb.save(small, self.out, metadata=metadata)
         sizes = {"before": self.file.stat().st_size, "after": self.out.stat().st_size}
-        result = {name: {k: side[k] for k in SHOWN if k in side} | {"file": sizes[name]} for name, side in sides.items()}
+        result = {
+            name: {k: side[k] for k in SHOWN if k in side} | {"file": sizes[name]} for name, side in sides.items()
+        }
         if not self.json:
             print(_table(result))
             print(f"wrote {self.out}")
@@ -96,7 +100,9 @@ class Compress:
             checks.fractions(prune=self.prune)
         wishes = [n for n in ("max_loss", "accuracy", "macs", "milliseconds") if vars(self)[n] is not None]
         if len(wishes) > 1:
-            raise ConfigError(f"--{wishes[1].replace('_', '-')}: expected one wish, received {len(wishes)}; drop the others")
+            raise ConfigError(
+                f"--{wishes[1].replace('_', '-')}: expected one wish, received {len(wishes)}; drop the others"
+            )
         if wishes and len(self.widths) < 2:
             raise ConfigError(f"--{wishes[0].replace('_', '-')}: expected several --widths beside it, for a cascade")
         if (self.channels or self.round_to > 1) and self.prune is None:

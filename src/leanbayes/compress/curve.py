@@ -77,7 +77,9 @@ class PruningCurve:
                 percent_axis(ax, "both" if key == "accuracy" else "x")
             legend(axes[0])
             what = "channels" if self.channels else "single weights"
-            return svg(figure, f"Pruning {what}", "; ".join(f"{p.by} {p.removed:.0%}: {p.accuracy:.1%}" for p in self.points))
+            return svg(
+                figure, f"Pruning {what}", "; ".join(f"{p.by} {p.removed:.0%}: {p.accuracy:.1%}" for p in self.points)
+            )
 
     def plot(self, path: str | os.PathLike[str]) -> Path:
         """Write the figure to an .svg file, atomically; returns its path."""
@@ -149,7 +151,9 @@ def pruning_curve(
     if channels and graph is None:
         graph = channel_graph(model, example_input)
     (first, _), loader = feed.peek(loader)
-    few = [(x, y) for _, x, y in feed.slices(accept(train, model, name="train"), 64, KAPPA)] if "kappa" in chosen else []
+    few = (
+        [(x, y) for _, x, y in feed.slices(accept(train, model, name="train"), 64, KAPPA)] if "kappa" in chosen else []
+    )
     scores = kappa(model, few, task=meaning, progress=False) if few else None
     options: dict[str, Any] = {"samples": samples, "seed": seed, "mean_only": mean_only, "task": meaning}
     points = []

@@ -145,7 +145,9 @@ def _traced(model: nn.Module, example_input: Any) -> ChannelGraph:
     try:
         return channel_graph(model, example_input)
     except ConversionError as error:
-        if any(isinstance(m, BayesianLayer) and m.drops_inputs for m in model.modules() if not isinstance(m, BayesLayer)):
+        if any(
+            isinstance(m, BayesianLayer) and m.drops_inputs for m in model.modules() if not isinstance(m, BayesLayer)
+        ):
             raise
         warnings.warn(
             f"channels that nothing reads any more stay in the network: {error}", LeanBayesWarning, stacklevel=3

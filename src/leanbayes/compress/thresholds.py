@@ -85,7 +85,9 @@ def tuned(
             f"tune: expected one of accuracy, max_loss, macs and milliseconds, received {received}; try max_loss=0.002"
         )
     ((name, value),) = given.items()
-    wish = checks.number(name, value, at_least=0 if name == "max_loss" else None, above=None if name == "max_loss" else 0)
+    wish = checks.number(
+        name, value, at_least=0 if name == "max_loss" else None, above=None if name == "max_loss" else 0
+    )
     if name in ("accuracy", "max_loss"):
         wish = checks.probability(name, value)
     confidence = checks.number("confidence", confidence, above=0, below=1)
@@ -111,9 +113,7 @@ def tuned(
     return _report(cascade, scores, correct, costs, alone, times)
 
 
-def routes(
-    scores: Tensor, values: Tensor, costs: Tensor, always: Sequence[int] = ()
-) -> tuple[Tensor, Tensor, Tensor]:
+def routes(scores: Tensor, values: Tensor, costs: Tensor, always: Sequence[int] = ()) -> tuple[Tensor, Tensor, Tensor]:
     """Mean costs and mean values under many combinations of thresholds.
 
     scores: of every stage but the last (K - 1, N). values: V of them of every stage for each datum (V, K, N): what counts
@@ -158,7 +158,14 @@ def _limits(score: Tensor, count: int) -> Tensor:
 
 
 def _best(
-    name: str, wish: float, thresholds: Tensor, right: Tensor, spent: Tensor, last: float, dear: float, times: list[float]
+    name: str,
+    wish: float,
+    thresholds: Tensor,
+    right: Tensor,
+    spent: Tensor,
+    last: float,
+    dear: float,
+    times: list[float],
 ) -> int:
     """The number of the best combination, or an error that says what there is."""
     if name in ("accuracy", "max_loss"):
@@ -247,7 +254,9 @@ def _times(cascade: Cascade, example: Any) -> list[float]:
     return [statistics.median(times) for times in found]
 
 
-def _report(cascade: Cascade, scores: Tensor, correct: Tensor, costs: Tensor, whole: float, times: list[float]) -> Tuning:
+def _report(
+    cascade: Cascade, scores: Tensor, correct: Tensor, costs: Tensor, whole: float, times: list[float]
+) -> Tuning:
     left, paid = torch.ones(correct.shape[1], dtype=torch.bool), 0.0
     right, spent, shares, each = 0.0, 0.0, [], []
     for k in range(len(correct)):

@@ -20,6 +20,7 @@ from ..optional import require
 from ..prediction import resolve_task
 from ..prediction.engine import Engine
 from .metrics import checks
+from .metrics.experts import as_votes
 from .progress import Bar
 
 COLDEST, HOTTEST = 0.01, 100.0
@@ -151,7 +152,9 @@ class _Sample:
     def add(self, outputs: Any, targets: Tensor, samples: int, ignore_index: int | None) -> None:
         """Take a block: an iterator over its logits (N, C, *positions), one a sample, and its targets."""
         first = next(outputs)
-        found = checks.classified(first.softmax(1), targets, start=self.data, ignore_index=ignore_index)
+        probs = first.softmax(1)
+        targets = as_votes(probs, targets, ignore_index)
+        found = checks.classified(probs, targets, start=self.data, ignore_index=ignore_index)
         self.data += len(first)
         self.seen += len(found.labels)
         self.most = max(1, LIMIT // (samples * first.shape[1]))

@@ -19,9 +19,7 @@ def rows(pred: Predictive, index: Tensor) -> Predictive:
     """
     by_sample = ("drawn", "noise")
     parts = {name: value for name, value in vars(pred).items() if isinstance(value, Tensor) and name != "weights"}
-    return replace(
-        pred, **{name: part[:, index] if name in by_sample else part[index] for name, part in parts.items()}
-    )  # type: ignore[arg-type]
+    return replace(pred, **{name: part[:, index] if name in by_sample else part[index] for name, part in parts.items()})  # type: ignore[arg-type]
 
 
 def pooled(first: Predictive, second: Predictive) -> Predictive:
@@ -40,9 +38,7 @@ def pooled(first: Predictive, second: Predictive) -> Predictive:
         return share * a + (1 - share) * b
 
     centre, inner = mean(first.mean, second.mean), mean(first.aleatoric, second.aleatoric)
-    spread = mean(
-        first.variance + (first.mean - centre).square(), second.variance + (second.mean - centre).square()
-    )
+    spread = mean(first.variance + (first.mean - centre).square(), second.variance + (second.mean - centre).square())
     return replace(
         first,
         mean=centre,
@@ -51,7 +47,5 @@ def pooled(first: Predictive, second: Predictive) -> Predictive:
         epistemic=(entropy(centre) - inner).clamp_min(0),
         counts=total,
         drawn=None if first.drawn is None or second.drawn is None else torch.cat([first.drawn, second.drawn]),
-        energies=None
-        if first.energies is None or second.energies is None
-        else mean(first.energies, second.energies),
+        energies=None if first.energies is None or second.energies is None else mean(first.energies, second.energies),
     )

@@ -97,6 +97,25 @@ class Predictive:
             raise PredictionError("samples were not kept; call predict(..., keep_samples=True)")
         return self.drawn
 
+    def masks(self, threshold: float | None = None) -> Tensor:
+        """The segmentation that each network gives (S, N, ...): the most probable class in every pixel.
+
+        Of two classes bool masks of class 1, where its probability is above ``threshold`` (0.5 unless told); of more
+        classes their labels. Needs ``predict(..., keep_samples=True)``; the one segmentation of the mean is `labels`.
+        """
+        self._only("masks", "segmentation")
+        drawn, classes = self.samples, self.mean.shape[1]
+        if len(self) and int(self.counts.min()) < len(drawn):
+            raise PredictionError("masks: expected as many samples of every datum; predict without settle=")
+        if classes == 2:
+            threshold = (
+                0.5 if threshold is None else number("threshold", threshold, above=0, below=1, error=PredictionError)
+            )
+            return drawn[:, :, 1] > threshold
+        if threshold is not None:
+            raise PredictionError(f"threshold: expected two classes, received a prediction of {classes}; leave it out")
+        return drawn.argmax(2)
+
     def log_prob(self, targets: Tensor) -> Tensor:
         """Log predictive density (or probability) of each target (N,): log of the average over samples."""
         if self.task != "regression":

@@ -115,7 +115,9 @@ def quality(pred: Predictive, targets: Tensor, whole: Predictive) -> Metrics:
 def shares(pred: Predictive, report: Tuning) -> Metrics:
     """Of the test images, by the stage that answered; the held-out accuracy was tuned for."""
     assert pred.stages is not None
-    found = {f"answered at {100 * width:g} %": float((pred.stages == k).float().mean()) for k, width in enumerate(WIDTHS)}
+    found = {
+        f"answered at {100 * width:g} %": float((pred.stages == k).float().mean()) for k, width in enumerate(WIDTHS)
+    }
     return {**found, "held-out loss": report.last_accuracy - report.accuracy}
 
 

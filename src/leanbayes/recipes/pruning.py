@@ -54,7 +54,9 @@ def cells(preset: str) -> Iterator[Cell]:
             by, channels, samples = at["by"], at["channels"], SAMPLES[preset]
             also = {"measured": "pruning", "by": by, "channels": channels, "fractions": FRACTIONS, "samples": samples}
             what = f"{by}, {'channels' if channels else 'weights'}"
-            yield network_cell(training.data, training, what, "shares", partial(measured, by, channels, samples), **also)
+            yield network_cell(
+                training.data, training, what, "shares", partial(measured, by, channels, samples), **also
+            )
 
 
 def measured(by: str, channels: bool, samples: int, model: nn.Module, data: DataSet, seed: int) -> Measured:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from . import columns
 from .column import Column, Kind, written
-from .metrics import ATTACKED, CALIBRATION, CONFORMAL, CORRUPTED, DECLINE, HUMAN, RANKS, SCALED, SCORES
+from .metrics import ATTACKED, CALIBRATION, CONFORMAL, CORRUPTED, DECLINE, EXPERTS, HUMAN, RANKS, SCALED, SCORES
 
 if TYPE_CHECKING:
     from ..evaluation.result import Evaluation
@@ -36,6 +36,7 @@ def sections(e: Evaluation) -> Iterator[Section]:
     alone = [c for c in shown if not c.group and not c.key.startswith(("coverage.", "width.", "ood."))]
     yield from _plain(e, "Quality", alone)
     yield from _intervals(e, shown)
+    yield from _plain(e, EXPERTS, [c for c in shown if c.group == EXPERTS])
     yield from _plain(e, CALIBRATION, [c for c in shown if c.group == CALIBRATION])
     yield from _scaled(e)
     yield from _plain(e, CONFORMAL, [c for c in shown if c.group == CONFORMAL])

@@ -51,9 +51,7 @@ class OrderedLayer(BayesLayer, Narrowing):
         plain = copy.copy(self.shell)
         plain._parameters = {name: self._parameters.get(name) for name in self.shell._parameters}
         posteriors: dict[str, Posterior] = dict(self.posteriors.items())  # type: ignore[arg-type]
-        made = BayesLayer(
-            plain, posteriors, self.priors, estimator=self.estimator, approximation=self.approximation
-        )
+        made = BayesLayer(plain, posteriors, self.priors, estimator=self.estimator, approximation=self.approximation)
         made.method = self.method.weights if isinstance(self.method, Nested) else self.method
         return made
 
