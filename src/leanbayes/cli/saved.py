@@ -17,7 +17,6 @@ from ..errors import ArtifactError, ConfigError, DataError
 from .networks import make
 from .own_data import from_function, is_function
 
-
 MOST_STAGES = 100
 
 

@@ -106,7 +106,7 @@ class Cascade(Staged):
             meaning = likelihoods.likelihood("classification" if stored is None else stored)
             if meaning.task != "classification":
                 raise ConversionError(
-                    f"stage {stage}: expected a classification, received a model of a {meaning.task}; a cascade asks how "
+                    f"stage {stage}: expected a classification, received a {meaning.task}; a cascade asks how "
                     "sure of a class it is"
                 )
             self._meanings[stage] = stored, meaning

@@ -120,8 +120,8 @@ def pruning_curve(
 
     loader: inputs and targets to evaluate on.
     by, fractions, channels, round_to, scope, example_input, graph: as in `prune_`.
-    train: training data. On the first 512 kappa is computed, which by="kappa" needs, and on 1,024 BatchNorm's statistics
-        after each cut, where the model has any.
+    train: training data. On the first 512 kappa is computed, which by="kappa" needs, and on 1,024 the statistics of
+        BatchNorm after each cut, where the model has any.
     samples, seed, mean_only, task: as in `predict`.
 
     >>> import torch

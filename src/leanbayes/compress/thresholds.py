@@ -1,4 +1,4 @@
-"""The thresholds of a cascade, found on held-out data: the cheapest that are accurate enough, or the best in a budget."""
+"""The thresholds of a cascade, by held-out data: the cheapest that are accurate enough, or the best of a budget."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Tuning:
     """What the thresholds of a cascade give on the held-out data. Print it for a table.
 
     accuracy, last_accuracy: of the cascade, and of its last stage alone. macs, last_macs: multiply-accumulates of a
-    datum, on average and at the last stage alone. shares: of the data, by the stage that answers. stage_macs: of a datum
-    answered there, the stages before included. milliseconds: of each stage for one datum, where they were measured.
+    datum, on average and at the last stage alone. shares: of the data, by the stage that answers. stage_macs: of a
+    datum answered there, the stages before included. milliseconds: of each stage for one datum, where measured.
     """
 
     score: str
@@ -116,8 +116,8 @@ def tuned(
 def routes(scores: Tensor, values: Tensor, costs: Tensor, always: Sequence[int] = ()) -> tuple[Tensor, Tensor, Tensor]:
     """Mean costs and mean values under many combinations of thresholds.
 
-    scores: of every stage but the last (K - 1, N). values: V of them of every stage for each datum (V, K, N): what counts
-    is that of the stage that answers it. costs: of every stage (K,). always: stages that are not left out, since the
+    scores: of every stage but the last (K - 1, N). values: V of them of every stage for each datum (V, K, N), of which
+    that of the stage that answers counts. costs: of every stage (K,). always: stages that are not left out, since the
     next one goes on with what they have.
     Returns thresholds (M, K - 1), costs (M,) and values (V, M). A threshold of -inf leaves its stage out, at no cost;
     the others lie between scores, and inf.
@@ -173,7 +173,7 @@ def _best(
         fine = right >= least - 1e-6
         if not bool(fine.any()):
             raise EvaluationError(
-                f"{name}: expected an accuracy of at most {float(right.max()):.4f}, which is what these stages surely reach "
+                f"{name}: expected an accuracy of at most {float(right.max()):.4f}, which these stages surely reach "
                 f"by the held-out data (the last one alone has {last:.4f} there), received {least:.4f}; ask for less, "
                 "hold out more data, or lower the confidence"
             )

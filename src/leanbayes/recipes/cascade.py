@@ -2,8 +2,8 @@
 
 One nested network is trained at 25, 50 and 100 % of its channels (a width drawn for every batch), cut to each, and its
 BatchNorm statistics re-estimated there. A temperature for each stage and the thresholds of the cascade are found on
-images that were held out: the cheapest that lose 0.2 points of accuracy at most, with a confidence of 95 %. The test images are looked at
-once. No paper has this table.
+images that were held out: the cheapest that lose 0.2 points of accuracy at most, with a confidence of 95 %. The test
+images are looked at once. No paper has this table.
 
 The setting is the stage, or the score of the cascade. loss: accuracy below that of the whole network. MACs: on average
 over the test images, as a share of the whole network's; MACs, 95 %: of 95 % of the images no more. time, batch N: of

@@ -36,7 +36,7 @@ def _experiment(name: str) -> Any:
 _SUMMARIES = {
     "baselines": "all methods on one network, beside a plain one: accuracy, calibration, out-of-domain",
     "bn-statistics": "nested posteriors, appendix C.2: BatchNorm statistics at a width from few images or all",
-    "cascade": "the widths of one nested network as a cascade: accuracy, calibration, arithmetic and time beside the whole",
+    "cascade": "the widths of a nested network as a cascade: accuracy, calibration, MACs and time beside the whole",
     "defaults":
         "every method with nothing but its defaults on trained networks, beside the same training without Bayes",
     "hvae-depth": "ordered latents, section 6.2.2: the depth of a hierarchical VAE by the mode of its posterior",
