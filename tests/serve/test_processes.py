@@ -52,7 +52,7 @@ class Server:
 
     def ask(self, method, path, body=None, kind="application/x-npy"):
         """Status and body of an answer, over a connection of its own."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=60)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=180)
         try:
             connection.request(method, path, body, {"Content-Type": kind} if body else {})
             reply = connection.getresponse()
@@ -67,7 +67,7 @@ class Server:
 
     def until_started(self, count):
         """Wait for so many."""
-        until = time.monotonic() + 120
+        until = time.monotonic() + 240
         while self.started() < count:
             assert time.monotonic() < until
             time.sleep(0.1)
@@ -120,7 +120,7 @@ def test_a_worker_that_is_killed_loses_its_own_requests_and_is_replaced(model, d
                 continue
             answered.append((time.monotonic(), number, status, json.loads(content)))
 
-    with serve(model, "--workers", "2") as server:
+    with serve(model, "--workers", "2", "--deadline", "100000") as server:
         server.until_started(2)
         clients = [threading.Thread(target=client, args=(number,), daemon=True) for number in range(8)]
         for thread in clients:
@@ -142,13 +142,13 @@ def test_a_worker_that_is_killed_loses_its_own_requests_and_is_replaced(model, d
             torch.tensor(answer["predictions"][0]["probs"]), wanted[number], rtol=1e-4, atol=1e-5
         )
     assert len(lost) <= 8  # at most one a client: those that the worker had
-    assert all(killed - 0.1 < when < killed + 5 for when, _ in lost)
+    assert all(killed - 0.1 < when < killed + 60 for when, _ in lost)
     assert sum(when > killed for when, *_ in answered) > 8
 
 
 def test_a_server_that_is_told_to_stop_answers_first(model, digits):
     found = []
-    with serve(model, "--max-samples", "20000") as server:
+    with serve(model, "--max-samples", "20000", "--deadline", "100000") as server:
         request = ("POST", "/predict?samples=20000", npy(digits))
         thread = threading.Thread(target=lambda: found.append(server.ask(*request)))
         thread.start()
