@@ -46,6 +46,32 @@ def test_baselines(page: str) -> None:
         assert cells == [*expected, f"{found[method]['parameters']['mean']:,.0f}"], method
 
 
+GUIDE = {
+    "Patch": "patched output", "Dropout": "MC dropout", "Variance": "variance network", "MeanField": "mean-field",
+    "VariationalDropout": "variational dropout", "Ensemble": "deep ensemble of 3", "SparseSubspace": "sparse subspace, 10 %",
+    "Nested": "nested, width 100 %",
+}  # fmt: skip
+
+
+def test_which_method_for_which_budget() -> None:
+    found = by_method("results/baselines.cpu.json")
+    ratios = load("benchmarks/results/predict_methods.json")["ratios"]
+    tasks: dict[str, dict[str, float]] = {}
+    for row in load("results/defaults.cpu.json")["rows"]:
+        tasks.setdefault(row["dataset"], {})[row["method"]] = row["metrics"]["nll"]["mean"]
+    table = rows("docs/methods/index.md", "| method | parameters | prediction")
+    assert len(table) == len(GUIDE)
+    for link, *cells in table:
+        method = link.split("`")[1]
+        metrics = found[GUIDE[method]]
+        parameters = metrics["parameters"]["mean"] / found["plain network"]["parameters"]["mean"]
+        seconds = ratios[f"demo, 64 data, {method}: 32 samples / plain predictions"]
+        worse = [nll[method] - nll["plain"] for nll in tasks.values() if method in nll]
+        held = f"{sum(w < 0.02 for w in worse)} of {len(worse)}"
+        letters = metrics["not-digits/letters AUROC"]["mean"]
+        assert cells == [f"{parameters:.2f}x", f"{seconds:.1f}", f"{letters:.3f}", held], method
+
+
 def test_steps() -> None:
     ratios = load("benchmarks/results/step.json")["ratios"]
     table = rows("README.md", "| estimator | time of a step")

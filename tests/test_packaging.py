@@ -50,6 +50,7 @@ def test_what_is_imported_is_a_dependency() -> None:
         | extra("all")
         | extra("tensorboard")
         | extra("tables")
+        | extra("onnx")
         | extra("serve")
         | {name.replace("-", "_") for name in extra("generation")}
         | set(sys.stdlib_module_names)

@@ -17,6 +17,10 @@ from .registry import methods as _methods
 if TYPE_CHECKING:
     from .artifacts import load as load, save as save
     from .auto import Selection as Selection, auto as auto
+    from .compress.cascade import Cascade as Cascade
+    from .compress.correlation import WidthCorrelation as WidthCorrelation, width_correlation as width_correlation
+    from .compress.curve import PruningCurve as PruningCurve, pruning_curve as pruning_curve
+    from .compress.distill import distill as distill
     from .compress.extract import extract as extract
     from .compress.kappa import kappa as kappa
     from .compress.prune import prune_ as prune_
@@ -40,6 +44,12 @@ if TYPE_CHECKING:
     from .evaluation.run import evaluate as evaluate
     from .evaluation.several_models import evaluate_each as evaluate_each
     from .evaluation.temperature import calibrate_ as calibrate_
+    from .exports.api import export as export
+    from .exports.int8 import quantize_export as quantize_export
+    from .exports.reading import read_export as read_export
+    from .integrations.lightning import LightningCallback as LightningCallback
+    from .integrations.trackers import MLflowTracker as MLflowTracker, WandbTracker as WandbTracker
+    from .integrations.transformers import HFTrainerMixin as HFTrainerMixin
     from .kl import kl_sum as kl_sum
     from .latents.autoencoder import Autoencoder as Autoencoder
     from .latents.backbones import image_autoencoder as image_autoencoder
@@ -49,11 +59,17 @@ if TYPE_CHECKING:
         OrderedLatents as OrderedLatents,
         PointLatents as PointLatents,
     )
-    from .likelihoods import Classification as Classification, Regression as Regression, Segmentation as Segmentation
+    from .likelihoods import (
+        Classification as Classification,
+        Dirichlet as Dirichlet,
+        Regression as Regression,
+        Segmentation as Segmentation,
+    )
     from .methods.dropout import Dropout as Dropout
     from .methods.ensemble import Ensemble as Ensemble
     from .methods.mean_field import MeanField as MeanField
     from .methods.nested import Nested as Nested, NestedDropout as NestedDropout
+    from .methods.nested.student import nested_student as nested_student
     from .methods.patch import DropConnect as DropConnect, Patch as Patch, Point as Point
     from .methods.patch.coordinate import CoordinateDescent as CoordinateDescent
     from .methods.sparse import Rigl as Rigl, SparseSubspace as SparseSubspace
@@ -72,6 +88,10 @@ if TYPE_CHECKING:
         StudentT as StudentT,
     )
     from .sampling import using as using
+    from .segmentation.network import (
+        ProbabilisticUNet as ProbabilisticUNet,
+        probabilistic_unet as probabilistic_unet,
+    )
     from .sklearn import BayesClassifier as BayesClassifier, BayesRegressor as BayesRegressor
     from .training.callbacks import Callback as Callback, EarlyStopping as EarlyStopping, callbacks as callbacks
     from .training.elbo import ELBO as ELBO
@@ -82,10 +102,15 @@ if TYPE_CHECKING:
     from .training.recalibrate import recalibrate_ as recalibrate_
     from .training.schedules import warmup as warmup
     from .training.sgd import SGD as SGD
+    from .training.trackers import TensorBoardTracker as TensorBoardTracker
 
 _NAMES = {
     "artifacts": "load save",
     "auto": "Selection auto",
+    "compress.cascade": "Cascade",
+    "compress.correlation": "WidthCorrelation width_correlation",
+    "compress.curve": "PruningCurve pruning_curve",
+    "compress.distill": "distill",
     "compress.extract": "extract",
     "compress.kappa": "kappa",
     "compress.prune": "prune_",
@@ -102,11 +127,18 @@ _NAMES = {
     "evaluation.run": "evaluate",
     "evaluation.several_models": "evaluate_each",
     "evaluation.temperature": "calibrate_",
+    "exports.api": "export",
+    "exports.int8": "quantize_export",
+    "exports.reading": "read_export",
+    "integrations.lightning": "LightningCallback",
+    "integrations.trackers": "MLflowTracker WandbTracker",
+    "integrations.transformers": "HFTrainerMixin",
     "kl": "kl_sum",
     "latents.autoencoder": "Autoencoder",
     "latents.backbones": "image_autoencoder",
     "latents.config": "GaussianLatents JointLatents OrderedLatents PointLatents",
-    "likelihoods": "Classification Regression Segmentation",
+    "likelihoods": "Classification Dirichlet Regression Segmentation",
+    "methods.nested.student": "nested_student",
     "methods.patch.coordinate": "CoordinateDescent",
     "methods.variance.transition": "Transition",
     "methods.variance.zero_means": "zero_means_",
@@ -114,6 +146,7 @@ _NAMES = {
     "prediction.predictive": "Predictive",
     "priors": "EmpiricalNormal LogUniform Normal ScaleMixture StudentT",
     "sampling": "using",
+    "segmentation.network": "ProbabilisticUNet probabilistic_unet",
     "sklearn": "BayesClassifier BayesRegressor",
     "training.callbacks": "Callback EarlyStopping callbacks",
     "training.elbo": "ELBO",
@@ -124,6 +157,7 @@ _NAMES = {
     "training.recalibrate": "recalibrate_",
     "training.schedules": "warmup",
     "training.sgd": "SGD",
+    "training.trackers": "TensorBoardTracker",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}
 

@@ -64,6 +64,13 @@ class LatentOutput(NamedTuple):
     targets: Tensor | None = None
 
 
+class TaughtOutput(NamedTuple):
+    """What a model returns whose outputs are compared with other targets than the labels: a teacher's answers."""
+
+    outputs: Tensor
+    targets: Tensor
+
+
 class SeesTargets(nn.Module):
     """Base of models whose approximate posterior reads the target, such as a probabilistic U-Net.
 
@@ -87,7 +94,8 @@ def call(model: nn.Module, inputs: Any, targets: Any = None) -> Any:
 
 def targets_of(output: Any, targets: Any) -> Any:
     """What an output is compared with: what the model says it describes, or the labels."""
-    return output.targets if isinstance(output, LatentOutput) and output.targets is not None else targets
+    own = output.targets if isinstance(output, (LatentOutput, TaughtOutput)) else None
+    return targets if own is None else own
 
 
 def output_tensor(output: Any) -> Tensor:

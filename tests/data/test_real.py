@@ -44,7 +44,7 @@ def load_or_skip(name: str, **options: Any) -> DataSet:
 
 
 def test_real_sizes_are_listed_for_every_set_with_a_known_one() -> None:
-    others = {"digits", "svhn", "lidc", *(name for name in names() if name.startswith("not-digits/"))}
+    others = {"digits", "blobs", "svhn", "lidc", *(name for name in names() if name.startswith("not-digits/"))}
     assert SIZES.keys() | others == names().keys()
 
 

@@ -181,6 +181,15 @@ def test_blocks_of_different_layout_are_not_added():
     torch.testing.assert_close((flat + row) * 1, 2 * x.flatten(1))
 
 
+def test_an_operation_that_returns_its_input_returns_that_very_activation():
+    values = torch.randn(5, 4, 3, 3)
+    with torch.inference_mode():
+        h = blocked(values)
+        same = F.alpha_dropout(h, 0.5, training=False)
+        torch.add(h.detach(), 2, out=h.detach())
+        torch.testing.assert_close(same * 1, values + 2)
+
+
 def test_what_was_saved_for_the_backward_pass_and_written_to_is_refused_as_torch_refuses_it():
     x = torch.randn(3, 2, 2, 2, requires_grad=True)
     y = torch.sigmoid(blocked(x))

@@ -9,7 +9,8 @@ import torch
 
 import leanbayes as lb
 from leanbayes.errors import DataError, PredictionError
-from leanbayes.latents.pictures import png, progressive, traverse, tree, write_grid
+from leanbayes.latents.pictures import progressive, traverse, tree, write_grid
+from leanbayes.report.masks import png
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +50,7 @@ def test_traversals_move_one_latent(model: lb.Autoencoder) -> None:
 def test_png_is_what_pillow_reads(tmp_path: Path, channels: int) -> None:
     image = pytest.importorskip("PIL.Image")
     pixels = torch.randint(0, 256, (5, 7, channels), dtype=torch.uint8)
-    (tmp_path / "a.png").write_bytes(png(pixels))
+    (tmp_path / "a.png").write_bytes(png(pixels.numpy()))
     read = torch.tensor(list(image.open(tmp_path / "a.png").tobytes())).reshape(5, 7, channels)
     assert torch.equal(read, pixels.long())
     path = write_grid(tmp_path / "grid.png", torch.rand(5, channels, 4, 4), columns=3, scale=1)

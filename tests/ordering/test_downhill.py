@@ -178,6 +178,24 @@ def test_kl_of_the_limit_equals_enumeration() -> None:
     assert torch.allclose(q.keep, q.limit.keep)
 
 
+def test_kl_between_two_is_that_of_hard_samples_and_below_that_of_soft_ones() -> None:
+    torch.manual_seed(0)
+    tails = torch.randn(2, 3, 5, dtype=torch.double).log_softmax(-1)
+    found = {}
+    for temperature in (0.3, 1.0):
+        q, p = (Downhill(temperature, log_beta=beta) for beta in tails)
+        exact = kl_divergence(q, p)
+        torch.testing.assert_close(exact, (tails[0].exp() * (tails[0] - tails[1])).sum(-1))  # over all masks
+        noise = gumbel_noise((40_000, 3, 5), dtype=torch.double, generator=torch.Generator().manual_seed(1))
+        masks = slope(tails[0], temperature, noise, hard=True)
+        ratio = q.limit.log_prob(masks) - p.limit.log_prob(masks)
+        assert ((ratio.mean(0) - exact).abs() < 4 * ratio.std(0) / 200).all()
+        steps = log_steps(tails[0], temperature, noise)
+        found[temperature] = (q.log_prob_of_steps(steps) - p.log_prob_of_steps(steps)).mean(0)
+        assert (found[temperature] > exact).all()
+    torch.testing.assert_close(found[0.3], found[1.0])  # sample by sample, whatever the temperature
+
+
 def test_a_thousand_nodes_in_single_precision() -> None:
     logits = (uniform_logits(1200) + 10 * torch.randn(1199)).requires_grad_()
     chain = BernoulliChain(logits=logits)

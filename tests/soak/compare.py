@@ -100,14 +100,21 @@ def both(program: Program, mode: str) -> list[tuple[Record, Record, Callable[[],
     start = copy.deepcopy(ours.state_dict())
     noise = torch.Generator().manual_seed(program.seed)
 
+    def with_errors(t: Tensor) -> Tensor:
+        return t + ROUNDING * float(t.detach().abs().max()) * torch.randn(t.shape, generator=noise)
+
     def roughened(module: nn.Module, inputs: Any, out: Any) -> Any:
+        if isinstance(out, tuple):
+            return tuple(roughened(module, inputs, t) for t in out)
         if not isinstance(out, Tensor) or not out.is_floating_point() or out.numel() == 0:
             return out
-        return out + ROUNDING * float(out.detach().abs().max()) * torch.randn(out.shape, generator=noise)
+        out = with_errors(out)
+        if out.requires_grad:  # gradients too: a small one may be the sum of many large ones
+            out.register_hook(with_errors)
+        return out
 
     for module in rounded.modules():
-        if module is not rounded:
-            module.register_forward_hook(roughened)
+        module.register_forward_hook(roughened)
     for net in (ours, theirs, rounded):
         program.hook(net)
 

@@ -15,7 +15,9 @@ from .. import config, container, likelihoods
 from ..conformal.config import Conformal
 from ..convert import record
 from ..convert.apply import bayesianize_
+from ..convert.folding import folded, replace_
 from ..convert.slicing import resize_, sizes
+from ..convert.staged import Staged
 from ..errors import ArtifactError
 from ..files import name_of
 from ..method import Method
@@ -53,8 +55,12 @@ def load(path: str | os.PathLike[str], *, into: nn.Module, allow_nonfinite: bool
     check_training(document, {name: {"shape": tensor.shape} for name, tensor in tensors.items()}, where)
     check_counts(methods, [*tensors, *aliases], where)
     present = tensors_of(bare)
+    if isinstance(bare, Staged) != ("stages" in document):
+        wanted = "a cascade" if "stages" in document else "a single model"
+        raise ArtifactError(f"{where}: holds {wanted}; load a cascade into lb.Cascade([...]) of as many networks")
     with _undone_on_error(bare, present, where):
         _resize(bare, document, where)
+        _fold(bare, document, where)
         _convert(bare, methods, sum(tensor.numel() for tensor in tensors.values()), where)
         full = completed(bare, {**tensors, **{name: tensors[first] for name, first in aliases.items()}})
         _add_masks(bare, full)
@@ -68,6 +74,8 @@ def load(path: str | os.PathLike[str], *, into: nn.Module, allow_nonfinite: bool
             known = record.ensure(bare)
             known.likelihood, known.temperatures = likelihood, temperatures
             known.conformal, known.classes = conformal, classes
+        if isinstance(bare, Staged):
+            bare.adopt_(document["stages"])
     return into
 
 
@@ -182,6 +190,18 @@ def _resize(model: nn.Module, document: dict[str, Any], where: str) -> None:
             resize_(model.get_submodule(name), options)
         except Exception as error:  # whatever ill-made sizes stumble over
             raise ArtifactError(f"{where}: module {name!r}: {error}") from error
+
+
+def _fold(model: nn.Module, document: dict[str, Any], where: str) -> None:
+    """Take out the norms that `extract` had folded into other layers, unless they are out."""
+    have = folded(model)
+    for norm, layer in _mapping({"folded": {}, **document}, "folded", where).items():
+        if have.get(norm) == layer:
+            continue
+        try:
+            replace_(model, layer, norm)
+        except Exception as error:  # whatever ill-made names stumble over
+            raise ArtifactError(f"{where}: module {norm!r}: {error}") from error
 
 
 def _add_masks(model: nn.Module, full: dict[str, Tensor]) -> None:

@@ -18,7 +18,9 @@ from torch import Tensor, nn
 from .. import _version, config, container, likelihoods
 from ..checks import short
 from ..convert import record
+from ..convert.folding import folded
 from ..convert.slicing import sizes
+from ..convert.staged import Staged
 from ..errors import ArtifactError
 from ..files import check_target, write_bytes
 from ..layers.contract import BayesianLayer
@@ -61,8 +63,10 @@ def save(
         **({} if found is None or found.conformal is None else {"conformal": config.to_dict(found.conformal)}),
         **({"classes": list(found.classes)} if found is not None and found.classes else {}),
         **({"sliced": cut} if (cut := sizes(bare)) else {}),
+        **({"folded": norms} if (norms := folded(bare)) else {}),
+        **({"stages": bare.described()} if isinstance(bare, Staged) else {}),
         "aliases": aliases,
-        "metadata": _plain(metadata),
+        "metadata": plain_metadata(metadata),
     }
     tensors = {name: _dense(tensor) for name, tensor in state.items() if name not in aliases}
     return write_bytes(path, container.pack(tensors, document))
@@ -113,7 +117,7 @@ def _dense(tensor: Tensor) -> Tensor:
     return tensor.detach().cpu().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
 
 
-def _plain(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+def plain_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     if metadata is not None and not (isinstance(metadata, Mapping) and all(isinstance(k, str) for k in metadata)):
         raise ArtifactError(f"metadata: expected a mapping with text as keys, received {short(metadata)}")
     try:

@@ -67,7 +67,7 @@ class Evaluate:
     reference: Path | None = None
     replicates: int = 200
     resume: Path | None = None
-    task: Literal["classification", "regression"] | None = None
+    task: Literal["classification", "regression", "segmentation"] | None = None
     model: str | None = None
     name: str | None = None
     html: Path | None = None
@@ -216,7 +216,7 @@ class Evaluate:
 
             options["pixels"] = Pixels(tuple(data.mean.tolist()), tuple(data.std.tolist()))
         if self.temperature:
-            if data.task != "classification":
+            if data.task == "regression":
                 raise ConfigError(f"--temperature: expected a classification, {name} is a {data.task}; drop it")
             if training.data is None:
                 raise ConfigError(

@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from .. import batches, data
+from ..data.image_folder import SUFFIXES, images_in, read_images
 from ..data.npz import read_npy
 from ..errors import DataError, LeanBayesWarning
 from .networks import imported
@@ -38,7 +39,8 @@ def inputs_of(name: str, training: Training, *, scaled: bool) -> Any:
                 "the model file does not say how inputs were scaled in training, and predictions for other scales are "
                 "wrong; pass --scaled if these are scaled as they were then, or train with leanbayes train"
             )
-        return prepared(read(path), training, path, scaled=scaled)
+        channels = None if training.input_shape is None else training.input_shape[0]
+        return prepared(read(path, channels), training, path, scaled=scaled)
     x = data.read(path, like=known).test.tensors[0]
     numbers = [not texts for texts in known.categories for _ in range(len(texts) or 1)] or [True] * x.shape[1]
     if (typical := float(x[:, numbers].abs().median())) > FAR:
@@ -51,9 +53,14 @@ def inputs_of(name: str, training: Training, *, scaled: bool) -> Any:
     return x
 
 
-def read(path: Path) -> Tensor:
-    """A float tensor (data, ...) from .npy or .csv."""
+def read(path: Path, channels: int | None = None) -> Tensor:
+    """A float tensor (data, ...) from .npy or .csv, or from an image or a folder of them: pixels from 0 to 1.
+
+    channels: of the images.
+    """
     try:
+        if path.is_dir() or path.suffix.lower() in SUFFIXES:
+            return torch.from_numpy(read_images(images_in(path), channels=channels)).float() / 255
         array = read_npy(path) if path.suffix == ".npy" else _csv(path)
     except DataError:
         raise

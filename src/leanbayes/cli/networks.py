@@ -7,6 +7,7 @@ import copy
 import importlib
 import json
 import os
+import re
 import sys
 import traceback
 from pathlib import Path
@@ -37,12 +38,13 @@ def describe(name: str, data: DataSet, outputs: int | None = None, options: str 
 
 
 def parsed(options: str) -> dict[str, Any]:
-    """Options as Python values: numbers, true and false, words.
+    """Options as Python values: numbers, true and false, words, lists of them.
 
-    >>> parsed("width=16,batch_norm=true,activation=abs")
-    {'width': 16, 'batch_norm': True, 'activation': 'abs'}
+    >>> parsed("width=16,batch_norm=true,activation=abs,widths=[8,16]")
+    {'width': 16, 'batch_norm': True, 'activation': 'abs', 'widths': [8, 16]}
     """
-    pairs = [part.strip().partition("=") for part in options.split(",") if part.strip()]
+    apart = re.split(r",(?![^\[]*\])", options)  # at commas that stand in no list
+    pairs = [part.strip().partition("=") for part in apart if part.strip()]
     for name, equals, value in pairs:
         if not (name.isidentifier() and equals and value):
             raise ConfigError(f"--options: expected name=value,name=value, received {options!r}; try width=16")
@@ -74,6 +76,14 @@ def check(model: nn.Module, data: DataSet, outputs: int) -> None:
         raise ConfigError(
             f"model: expected a network for inputs of shape {data.input_shape}, but it raised {_told(error)}"
         ) from error
+    if data.task == "segmentation":
+        fine = [(count, channels, *data.input_shape[1:]) for channels in {outputs, 1 if outputs == 2 else outputs}]
+        if shape not in fine:
+            raise ConfigError(
+                f"model: expected outputs of shape {(outputs, *data.input_shape[1:])} for each image of {data.name}, "
+                f"received {shape[1:]}; change its last layer"
+            )
+        return
     single = (count,) if data.task == "regression" else (count, 1)  # one number a datum; one logit for two classes
     fine = [(count, outputs), single] if outputs == (data.num_classes or 1) <= 2 else [(count, outputs)]
     if shape not in fine:

@@ -54,9 +54,10 @@ def from_function(name: str, task: str | None = None) -> DataSet:
     parts = {part: _part(found[part], f"{name}, {part}") for part in PARTS if part in found}
     inputs, targets = first_batch(next(iter(parts.values())))
     shape = tuple(batches.first_tensor(inputs).shape[1:])
-    task = task or ("regression" if targets.is_floating_point() else "classification")
+    several = "segmentation" if targets.ndim > 2 else "classification"  # a label in every pixel, or one
+    task = task or ("regression" if targets.is_floating_point() else several)
     names: tuple[str, ...] = ()
-    if task == "classification":
+    if task in ("classification", "segmentation"):
         known = class_names(next(iter(parts.values())))
         most = max(int(y.max()) for part in parts.values() for _, y in feed.labelled(part))
         names = known or tuple(map(str, range(max(most + 1, 2))))

@@ -24,12 +24,14 @@ SHOWN = 20
 class Predict:
     """Predict with a saved network: probabilities or means, and how sure it is, one line a datum.
 
+    Of a segmentation the line of an image has shares of its pixels; leanbayes segment writes masks and maps.
+
     Args:
         file: a model that leanbayes train or leanbayes.save wrote.
         inputs: data in original units, prepared as in training. Of a model of data of your own, what it was trained
             on: a .csv or .parquet table with the same columns, a .npz or .npy file, an image or a folder of them. Of
-            others a .npy array or a .csv of numbers, pixels from 0 to 1. Or package.module:function that returns inputs
-            as the network takes them.
+            others a .npy array or a .csv of numbers, pixels from 0 to 1, an image or a folder of them. Or
+            package.module:function that returns inputs as the network takes them.
         out: a .csv to write; without it the lines are printed, on a terminal the first of them.
         samples: networks drawn from the posterior.
         mean_only: one pass at the posterior means instead.
@@ -47,7 +49,7 @@ class Predict:
     mean_only: bool = False
     seed: int = 0
     scaled: bool = False
-    task: Literal["classification", "regression"] | None = None
+    task: Literal["classification", "regression", "segmentation"] | None = None
     model: str | None = None
     json: bool = False
 
@@ -76,7 +78,10 @@ class Predict:
 
 
 def table(prediction: Predictive, training: Training) -> tuple[list[str], list[list[Any]]]:
-    """Columns and rows: for classes the label, its probability, the uncertainties and every probability."""
+    """Columns and rows: for classes the label, its probability, the uncertainties and every probability.
+
+    A segmentation has a row an image: the share of pixels of each class, and the mean uncertainties of a pixel.
+    """
     if prediction.task == "regression":
         low, high = prediction.interval(0.95)
         scale, shift = training.y_std, training.y_mean
@@ -94,6 +99,8 @@ def table(prediction: Predictive, training: Training) -> tuple[list[str], list[l
         header = [f"{name}_{k}" if outputs > 1 else name for name in columns for k in range(outputs)]
         numbers = [column for value in columns.values() for column in value.reshape(-1, outputs).T]
         return header, [[float(column[i]) for column in numbers] for i in range(len(prediction))]
+    if prediction.task == "segmentation":
+        return _of_images(prediction, training)
     confidence, label = prediction.probs.max(1)
     names = training.classes or list(prediction.classes) or [str(c) for c in range(prediction.probs.shape[1])]
     header = ["label", "confidence", "entropy", "mutual_information", *(f"p({name})" for name in names)]
@@ -105,6 +112,14 @@ def table(prediction: Predictive, training: Training) -> tuple[list[str], list[l
 
     sets = sets_as_text(prediction.prediction_sets, names)
     return [*header, "set"], [[*row, chosen] for row, chosen in zip(rows, sets, strict=True)]
+
+
+def _of_images(prediction: Predictive, training: Training) -> tuple[list[str], list[list[Any]]]:
+    names = training.classes or [str(c) for c in range(prediction.probs.shape[1])]
+    shares = [(prediction.labels == c).double().flatten(1).mean(1) for c in range(len(names))]
+    doubt = [part.flatten(1).mean(1) for part in (prediction.entropy, prediction.mutual_information)]
+    header = ["entropy", "mutual_information", *(f"share({name})" for name in names)]
+    return header, [[float(column[i]) for column in (*doubt, *shares)] for i in range(len(prediction))]
 
 
 def as_csv(header: list[str], rows: list[list[Any]]) -> str:

@@ -65,8 +65,8 @@ class Training:
             )
         return found
 
-    def load(self, name: str, like: DataSet | None = None, part: str = "test") -> DataSet:
-        """A part of a data set, scaled as the training data were (or ``like`` another), if it fits the model."""
+    def load(self, name: str, like: DataSet | None = None, part: str | tuple[str, ...] = "test") -> DataSet:
+        """Parts of a data set, scaled as the training data were (or ``like`` another), if they fit the model."""
         if is_function(name):
             return from_function(name)
         if is_source(name):
@@ -74,7 +74,8 @@ class Training:
                 raise DataError(
                     f"{name}: expected a model that was trained on data of your own, which says how to scale them"
                 )
-            return self.read_again(part) if name == self.data else read(name, like=known)
+            first = part if isinstance(part, str) else part[0]
+            return self.read_again(first) if name == self.data else read(name, like=known)
         shape = None if self.input_shape is None else tuple(self.input_shape)
         if self.mean is not None and self.std is not None:
             scale = torch.tensor(self.mean), torch.tensor(self.std)

@@ -107,8 +107,8 @@ class Train:
 
         reading = ("target", "task", "drop", "missing", "size", "val_fraction", "test_fraction")
         data = open_data(self.data, split=self.split, **{option: vars(self)[option] for option in reading})
-        if data.task not in ("classification", "regression"):
-            raise ConfigError(f"--data: expected a set for classification or regression, {self.data} is {data.task}")
+        if data.task not in ("classification", "regression", "segmentation"):
+            raise ConfigError(f"--data: expected a set with classes, targets or masks, {self.data} is {data.task}")
         outputs = data.num_classes or (2 if self.noise == "heteroscedastic" else 1)
         description = describe(self.model, data, outputs, self.options)
         torch.manual_seed(self.seed)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
@@ -14,9 +14,10 @@ from .. import checks
 from ..errors import ConfigError, ConversionError
 from ..layers.bayes import BayesLayer
 from ..posteriors.base import Posterior
+from ..posteriors.magnitude import expected_magnitude, magnitude_of_mean
 from ..posteriors.multiplicative import MultiplicativeGaussian
 
-Criterion = Literal["snr", "log_alpha", "kappa"]
+Criterion = Literal["snr", "magnitude", "expected_magnitude", "log_alpha", "kappa"]
 Scope = Literal["global", "layer"]
 LOG_ALPHA = 3.0  # binary dropout of the same variance would drop with probability alpha / (1 + alpha) = 0.95
 
@@ -60,10 +61,26 @@ def log_alpha(q: Posterior) -> Tensor:
     return -2 * _ratio(q).log()
 
 
+def _magnitude(q: Posterior) -> Tensor:
+    return magnitude_of_mean(q.mean, q.std)
+
+
+def _expected_magnitude(q: Posterior) -> Tensor:
+    return expected_magnitude(q.mean, q.std)
+
+
 def _ratio(q: Posterior) -> Tensor:
     """Signal to noise in at least float32: in half precision ties would decide."""
     snr = q.snr().to(torch.promote_types(q.dtype, torch.float32))
     return snr.nan_to_num(nan=0.0, posinf=math.inf)  # 0 / 0 is a weight that is zero already
+
+
+SCORES: dict[str, Callable[[Posterior], Tensor]] = {
+    "snr": _ratio,
+    "magnitude": _magnitude,
+    "expected_magnitude": _expected_magnitude,
+    "log_alpha": lambda q: -log_alpha(q),
+}
 
 
 def check(fraction: Any, threshold: Any, by: str, scope: str) -> float | None:
@@ -102,8 +119,8 @@ def candidates_of(
             assert isinstance(q, Posterior)
             full_name = f"{layer_name}.{name}".lstrip(".")
             if scores is None:
-                _check_means(full_name, q)
-                score = _ratio(q) if by == "snr" else -log_alpha(q)
+                _check_means(full_name, q, by)
+                score = SCORES[by](q)
             elif full_name in scores:
                 score = _given(full_name, q, scores[full_name])
             else:
@@ -150,14 +167,16 @@ def _check_names(model: nn.Module, scores: Mapping[str, Tensor], found: Mapping[
         raise ConfigError(f"scores: expected some of {', '.join(known)}, received {', '.join(scores) or 'none'}")
 
 
-def _check_means(name: str, q: Posterior) -> None:
+def _check_means(name: str, q: Posterior, by: str) -> None:
     if not bool(q.mean.isfinite().all() and q.std.isfinite().all()):
         raise ConfigError(f"{name}: expected finite means and deviations, found NaN or infinity; load a sound model")
     alive = not_pruned(q)
+    if by == "expected_magnitude":  # tells weights without a mean apart too
+        return
     if not q.has_mean or (bool(alive.any()) and not bool(q.mean[alive].any())):
         why = "by construction" if not q.has_mean else "(is it trained?)"
         raise ConfigError(
-            f"{name}: all its means are zero {why}, so that neither SNR nor log alpha tells weights apart"
+            f"{name}: all its means are zero {why}, so that {by} does not tell weights apart; try by='expected_magnitude'"
         )
 
 

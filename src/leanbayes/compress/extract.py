@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -11,11 +12,13 @@ from torch import Tensor, nn
 from .. import batches, checks
 from ..convert.apply import carry_hooks, restore_, swap_
 from ..convert.channels import ChannelGraph, channel_graph
+from ..convert.folding import fold_batchnorm_
 from ..convert.implementation import implementation, rebuilding
 from ..convert.record import conversions
 from ..convert.slicing import Keep, kept_features, scale_inputs_, slice_
-from ..errors import ConversionError
+from ..errors import ConversionError, LeanBayesWarning
 from ..latents.autoencoder import Autoencoder
+from ..layers.bayes import SPARSE_BELOW, BayesLayer
 from ..layers.contract import BayesianLayer, features
 from ..ordering.unit import units
 from ..posteriors.base import Posterior
@@ -28,10 +31,18 @@ def extract(
     width: float | Mapping[str, float] | None = None,
     *,
     sparse: bool = True,
+    stochastic: bool = False,
+    fold_batchnorm: bool = False,
     example_input: Any = None,
     graph: ChannelGraph | None = None,
 ) -> nn.Module:
     """A new model for deployment, in evaluation mode: the network at the means; the given one stays as it is.
+
+    stochastic: a smaller Bayesian model instead, cut to the same channels: its weights stay the distributions that they
+        were, `predict` samples it, and training can go on. Layers of a nested network become those of the method of
+        its weights.
+    fold_batchnorm: fold BatchNorm into the plain Linear or convolution in front of it (see
+        `leanbayes.convert.folding`), which saves a pass over memory. `recalibrate_` has to come before.
 
     - Dense layers become the plain modules they were, with the means as their parameters; norm layers stay.
     - Layers with few weights left, by sparse training or by `prune_`, keep those alone: values and places on disk and
@@ -42,12 +53,11 @@ def extract(
       before, or the result after.
     - An `Autoencoder` is cut to the length that is set, or to that of ``width``: its code has no noise, and its decoder
       reads fewer numbers.
-    - Channels that `prune_channels_` removed are cut out of the layers on both sides, as far as the rest of the network
+    - Channels that `prune_(..., channels=True)` or `prune_channels_` removed are cut out of the layers on both sides, as far as the rest of the network
       allows. Who feeds whom is found by tracing: give an ``example_input`` where shapes matter, or a ``graph``
       (`leanbayes.convert.channels.ChannelGraph`) where tracing fails.
 
-    Weights without a mean, and ensembles, have no such network: they raise. What is kept for averaging over draws is
-    the model itself; a sparse one stores its active weights alone already.
+    Weights without a mean, and ensembles, have no network at the means: they raise.
 
     >>> import leanbayes as lb
     >>> model = nn.Sequential(nn.Linear(64, 100), nn.ReLU(), nn.Linear(100, 10))
@@ -64,18 +74,22 @@ def extract(
     checks.flag("sparse", sparse, error=ConversionError)
     if example_input is not None:
         example_input = batches.accept(example_input, name="example_input", arguments=True)
-    _check(model)
+    for name, value in (("stochastic", stochastic), ("fold_batchnorm", fold_batchnorm)):
+        checks.flag(name, value, error=ConversionError)
+    _check(model, stochastic)
     plain = copy.deepcopy(model)
     if width is not None:
         set_width_(plain, width)
     cut = any(isinstance(m, BayesianLayer) and m.drops_inputs for m in model.modules())
     if graph is None:
-        graph = channel_graph(plain, example_input) if cut else ChannelGraph(tuple(u.group for u in units(plain)))
+        graph = _traced(plain, example_input) if cut else ChannelGraph(tuple(u.group for u in units(plain)))
     keep = {**(unread(plain, graph) if cut else {}), **_ordered(plain)}
     scales = _scales(plain)
     methods = dict.fromkeys(conversions(plain).values())
-    fixed = _fix_(plain) if sparse else []
-    if conversions(plain):
+    fixed = [] if stochastic or not sparse else _fix_(plain)
+    if stochastic:
+        _at_fixed_width_(plain, graph, keep, bool(scales))
+    elif conversions(plain):
         restore_(plain)
     for method in methods:
         implementation(method).detach(plain)
@@ -85,14 +99,18 @@ def extract(
     for module in plain.modules():
         if isinstance(module, Autoencoder):
             module.cut_()
-    emptied = {}
+    dense = {}
     for layer in fixed:
         q: Any = layer.posterior("weight")
-        if not len(q.index):  # slicing has removed all its weights
-            emptied[id(layer)] = layer.restored()
+        cut_to = layer.__dict__.get("sliced")
+        if not len(q.index) or (cut_to and len(q.index) >= SPARSE_BELOW * q.shape.numel()):
+            dense[id(layer)] = layer.restored()  # slicing has removed all its weights, or most of its zeros
+            dense[id(layer)].__dict__.update({"sliced": cut_to} if cut_to else {})
             continue
         layer.method = rebuilding(layer)  # as it is saved and loaded
-    swap_(plain, emptied)
+    swap_(plain, dense)
+    if fold_batchnorm:
+        fold_batchnorm_(plain.eval(), example_input)
     return plain.eval()
 
 
@@ -122,13 +140,53 @@ def _scales(model: nn.Module) -> list[tuple[str, Tensor]]:
     return found
 
 
-def _check(model: nn.Module) -> None:
+def _traced(model: nn.Module, example_input: Any) -> ChannelGraph:
+    """The channel graph; of a model that cannot be followed none, where all that was pruned are single weights."""
+    try:
+        return channel_graph(model, example_input)
+    except ConversionError as error:
+        if any(
+            isinstance(m, BayesianLayer) and m.drops_inputs for m in model.modules() if not isinstance(m, BayesLayer)
+        ):
+            raise
+        warnings.warn(
+            f"channels that nothing reads any more stay in the network: {error}", LeanBayesWarning, stacklevel=3
+        )
+        return ChannelGraph(tuple(unit.group for unit in units(model)))
+
+
+def _at_fixed_width_(model: nn.Module, graph: ChannelGraph, keep: Keep, rescaled: bool) -> None:
+    """Replace layers whose width varies by ones of a fixed width, all still random, which can be cut."""
+    if rescaled:
+        raise ConversionError("stochastic=True: expected widths without rescale=True, which would scale the noise too")
+    touched = {use.module for name in keep for use in (*graph[name].producers, *graph[name].consumers)}
+    touched |= {use.module for name in keep for use in graph[name].through}
+    replacements: dict[int, nn.Module] = {}
+    for name in conversions(model):
+        layer = model.get_submodule(name)
+        assert isinstance(layer, BayesianLayer)
+        made = layer.at_fixed_width()
+        if made is not layer:
+            carry_hooks(layer, made)
+            replacements[id(layer)] = made
+        q = made.posterior("weight") if isinstance(made, BayesLayer) else None
+        if name in touched and isinstance(made, BayesianLayer) and (q is None or q.is_sparse):
+            raise ConversionError(
+                f"{name}: the channels of a {type(made).__name__} under {layer.method} cannot be cut while it stays "
+                "random; extract the means with stochastic=False"
+            )
+    swap_(model, replacements)
+
+
+def _check(model: nn.Module, stochastic: bool) -> None:
     """Raise a ConversionError where there is no network at the means."""
     checks.module("model", model, error=ConversionError)
     if "" in conversions(model):
         raise ConversionError("the model itself is a Bayesian layer; put it into an nn.Sequential first")
+    if stochastic and any(isinstance(module, Autoencoder) for module in model.modules()):
+        raise ConversionError("stochastic=True: expected a network, an Autoencoder draws its code with lb.sample")
     for name, module in model.named_modules():
-        if isinstance(module, Site) and not module.has_mean:
+        if isinstance(module, Site) and not module.has_mean and not stochastic:
             raise ConversionError(f"{name.replace('.posteriors', '') or type(model).__name__}: {module.no_mean}")
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Any
@@ -10,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from .. import likelihoods
-from ..checks import flag, number, whole_number
+from ..checks import flag, number, short, whole_number
 from ..convert import record
 from ..errors import ConversionError
 from ..ordering.ordered import Ordered, ordered
@@ -162,22 +161,18 @@ def _chosen(found: list[Ordered], width: Any) -> dict[Ordered, int]:
 
 
 def _named(found: list[Ordered], name: Any) -> list[Ordered]:
-    same = [unit for unit in found if unit.name == name]
-    if isinstance(name, str) and not same:
-        same = [unit for unit in found if fnmatchcase(unit.name, name)]
+    wanted = name if isinstance(name, str) else ""
+    same = [unit for unit in found if unit.name == wanted] or [u for u in found if fnmatchcase(u.name, wanted)]
     if not same:
-        raise ConversionError(
-            f"width: no ordered channels are called {name!r}; known: {', '.join(unit.name for unit in found)}"
-        )
+        known = ", ".join(unit.name for unit in found)
+        raise ConversionError(f"width: no ordered channels are called {short(name)}; known: {known}")
     return same
 
 
 def _nodes(unit: Ordered, width: Any) -> int:
     if width is None or width == "sampled":
         return 0
-    number, base = _number(width, "width"), unit.base
-    most = base + unit.limit - 1
-    return max(1, math.ceil(number * most - 1e-6) - base + 1)  # a third of 30 groups is 10, not 11
+    return unit.nodes_at(_number(width, "width"))
 
 
 def _number(width: Any, what: str) -> float:

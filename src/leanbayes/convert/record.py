@@ -56,6 +56,11 @@ def ensure(model: nn.Module) -> Record:
     return record
 
 
+def put(model: nn.Module, record: Record) -> None:
+    """Give a model a record of its own, beside those of its parts."""
+    model.__dict__[_KEY] = record
+
+
 def conversions(model: nn.Module) -> dict[str, Method]:
     """The converted layers of a model by name, each with the method that made it; a tied layer once.
 

@@ -5,6 +5,7 @@ The channel graph (`leanbayes.convert.channels`) says which channels may be remo
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from .. import checks
 from ..errors import ConversionError
 from ..layers.contract import option, original
 from ..layers.operations import by_input
+from ..posteriors.base import Posterior
 from ..posteriors.sparse import Sparse, SparsePoint
 from .channels import ChannelGraph, Group, Use
 
@@ -125,13 +127,14 @@ def _per_channel(m: Any, carried: Pairs, keep: Keep) -> tuple[list[int], dict[st
 @torch.no_grad()
 def _apply(m: Any, cut: Cut, rows: Sequence[int], options: Mapping[str, int]) -> None:
     """Replace the tensors and sizes of a module by the part that is kept."""
+    described = m
     if "posteriors" in m._modules:
-        m.posteriors["weight"] = sparse_part(m.posteriors["weight"], cut)
+        first: Cut = _rows_and_columns(rows, None)
+        for name, q in m.posteriors.items():
+            m.posteriors[name] = posterior_part(q, cut if name == "weight" else first)
         described = m.shell
-    else:
-        described = m
-        if m._parameters.get("weight") is not None:
-            m.weight = nn.Parameter(cut(m.weight).clone(), m.weight.requires_grad)
+    if m._parameters.get("weight") is not None:
+        m.weight = nn.Parameter(_laid_out_as(m.weight, cut(m.weight)), m.weight.requires_grad)
     for name, value in options.items():
         if option(described, name) != value:
             # for `save`: a network of the whole size is cut to it again by `load`
@@ -158,7 +161,7 @@ _SIZES = {
 
 
 def resize_(module: Any, options: Mapping[str, int]) -> None:
-    """Give a plain module the sizes of one that was cut, in place; its values are lost.
+    """Give a plain module the sizes of one that was cut, in place; its values become ones.
 
     >>> layer = nn.Linear(4, 3)
     >>> resize_(layer, {"in_features": 2})
@@ -182,7 +185,7 @@ def resize_(module: Any, options: Mapping[str, int]) -> None:
     shapes = {"weight": weight, "bias": bias}
     # new dictionaries: whoever holds the old ones can go back
     module._parameters = {
-        name: None if p is None else nn.Parameter(p.new_empty(shapes[name]), p.requires_grad)
+        name: None if p is None else nn.Parameter(p.new_ones(shapes[name]), p.requires_grad)
         for name, p in module._parameters.items()
     }
     module._buffers = {
@@ -220,6 +223,42 @@ def scale_inputs_(module: nn.Module, scale: Tensor) -> None:
         module.weight.mul_(factors)  # type: ignore[operator]
     else:
         q.loc.mul_(factors.reshape(-1)[q.index.long()])
+
+
+def posterior_part(q: Posterior, cut: Cut) -> Posterior:
+    """The distribution of the part of a weight that a cut leaves: all its parameters are cut, and its mask.
+
+    >>> from leanbayes.posteriors import MultiplicativeGaussian
+    >>> q = MultiplicativeGaussian.from_tensor(torch.ones(4, 3), granularity="neuron")
+    >>> part = posterior_part(q, lambda t: t[:2, 1:])
+    >>> part.shape, part.log_alpha.shape
+    (torch.Size([2, 2]), torch.Size([2, 1]))
+    """
+    if isinstance(q, Sparse):
+        return sparse_part(q, cut)
+    part = copy.copy(q)
+    part._parameters = {
+        name: nn.Parameter(_cut_shared(p.detach(), q.shape, cut), p.requires_grad)
+        for name, p in q._parameters.items()
+        if p is not None
+    }
+    part._buffers = {name: None if b is None else cut(b.expand(q.shape)).clone() for name, b in q._buffers.items()}
+    return part
+
+
+def _cut_shared(values: Tensor, shape: torch.Size, cut: Cut) -> Tensor:
+    """A part of values that broadcast to a shape; dimensions that the weights share stay shared."""
+    found = cut(values.expand(shape))
+    for dim in range(-values.ndim, 0):
+        if values.shape[dim] == 1:
+            found = found.narrow(dim, 0, 1)
+    return _laid_out_as(values, found)
+
+
+def _laid_out_as(before: Tensor, after: Tensor) -> Tensor:
+    """A copy of a tensor, channels last where that which it is a part of was."""
+    last = before.ndim == 4 and not before.is_contiguous() and before.is_contiguous(memory_format=torch.channels_last)
+    return after.clone(memory_format=torch.channels_last if last else torch.contiguous_format)
 
 
 def sparse_part(q: Sparse, cut: Cut) -> SparsePoint:

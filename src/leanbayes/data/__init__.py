@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from .preparation import Preparation as Preparation
     from .reading import read as read
     from .svhn import read_svhn as read_svhn
+    from .synthetic import blobs as blobs
     from .uci import read_uci as read_uci
 
 __getattr__, __dir__, __all__ = attach(
@@ -35,6 +36,7 @@ __getattr__, __dir__, __all__ = attach(
         "preparation": "Preparation",
         "reading": "read",
         "svhn": "read_svhn",
+        "synthetic": "blobs",
         "uci": "read_uci",
     },
 )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ class Arrays:
     ``parts`` maps "train", "val", "test" to (inputs, targets), or to (inputs,) where there are no labels. Images are
     uint8 of shape (n, channels, height, width), `full_scale` the value that stands for 1.0; features are floats of
     shape (n, features). `normalise_like` names the set whose statistics these inputs are to be normalised with.
+    `groups`, of parts by name, are whole numbers (n,) that data of one patient share.
     """
 
     task: str
@@ -25,6 +26,7 @@ class Arrays:
     class_names: tuple[str, ...] = ()
     full_scale: int = 255
     normalise_like: str | None = None
+    groups: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 def check_images(path: Path, images: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, Subset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, SequentialSampler, Subset, TensorDataset
 
 from ..checks import whole_number
 from ..errors import DataError
@@ -18,11 +18,19 @@ PARTS = ("train", "val", "test")
 
 
 class Part(TensorDataset):
-    """Tensors side by side, and what the classes are called, in the attribute where torchvision has it."""
+    """Tensors side by side, and what the classes are called, in the attribute where torchvision has it.
 
-    def __init__(self, *tensors: Tensor, classes: Sequence[str] = ()) -> None:
+    groups: (n,), a whole number that data of one patient share; None where data are independent.
+    """
+
+    def __init__(self, *tensors: Tensor, classes: Sequence[str] = (), groups: Tensor | None = None) -> None:
         super().__init__(*tensors)
-        self.classes = tuple(classes)
+        self.classes, self.groups = tuple(classes), groups
+
+    def take(self, index: Tensor) -> Part:
+        """Some of the data."""
+        groups = None if self.groups is None else self.groups[index]
+        return Part(*(tensor[index] for tensor in self.tensors), classes=self.classes, groups=groups)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -32,8 +40,8 @@ class DataSet:
     ``inputs * std + mean`` is the original, in [0, 1] for images ((n, channels, height, width), mean and std of shape
     (channels,)) and in its own unit for features ((n, features), mean and std of shape (features,)). Targets are
     labels (n,) int64, or for regression (n, 1) float32 with ``targets * y_std + y_mean`` the original; masks by four
-    annotators are (n, 4, height, width) bool. What is "unlabelled" has inputs alone. `preparation` is
-    what `read` learned from data of your own.
+    annotators are (n, 4, height, width) bool, and ``groups`` of such a part (n,) says which are of one patient. What is
+    "unlabelled" has inputs alone. `preparation` is what `read` learned from data of your own.
 
     >>> from leanbayes.data import load
     >>> load("digits")
@@ -96,6 +104,23 @@ def class_names(data: Any) -> tuple[str, ...]:
     names = vars(data).get("classes") if isinstance(data, Dataset) else None
     fine = isinstance(names, (list, tuple)) and all(isinstance(name, str) for name in names)
     return tuple(names) if fine else ()  # type: ignore[arg-type]
+
+
+def groups_of(data: Any) -> Tensor | None:
+    """Which data belong together, the slices of a patient, (n,); None where a data set does not say so.
+
+    A DataLoader that shuffles has another order than its data set; of one there are none.
+
+    >>> groups_of(DataLoader(Part(torch.zeros(3, 1), groups=torch.tensor([7, 7, 8]))))
+    tensor([7, 7, 8])
+    """
+    if isinstance(data, DataLoader):
+        in_order = type(data.sampler) is SequentialSampler and not data.drop_last
+        return groups_of(data.dataset) if in_order else None
+    if isinstance(data, Subset):
+        groups = groups_of(data.dataset)
+        return None if groups is None else groups[torch.as_tensor(data.indices)]
+    return data.groups if isinstance(data, Part) else None
 
 
 def loaders(

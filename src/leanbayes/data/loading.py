@@ -110,7 +110,8 @@ def _to_tensors(name: str, arrays: Arrays, wanted: set[str], normalise: bool | D
             inputs, *targets = arrays.parts[part]
             x = _features(inputs, mean, std) if regression else _pixels(inputs, arrays.full_scale, mean, std)
             y = [torch.from_numpy((t - y_mean) / y_std).float() if regression else torch.from_numpy(t) for t in targets]
-            tensors[part] = Part(x, *y, classes=arrays.class_names)
+            groups = torch.from_numpy(arrays.groups[part]) if part in arrays.groups else None
+            tensors[part] = Part(x, *y, classes=arrays.class_names, groups=groups)
     shape, names = first.shape[1:], arrays.class_names
     return DataSet(name, arrays.task, tensors, shape, names, mean.float(), std.float(), y_mean, y_std)
 

@@ -24,8 +24,10 @@ _LONG = 2**16  # strings beyond are not copied: the pixels of a batch are one
 _MOST_DIMENSIONS = 8
 
 
-def read_pickle(content: bytes, source: Path) -> dict[str, Any]:
+def read_pickle(content: bytes, source: Path, steps: int = _MOST_STEPS) -> dict[str, Any]:
     """The dict in a pickle of dicts, lists, text, bytes, numbers and numeric numpy arrays; `source` is for messages.
+
+    steps: how many instructions it may have.
 
     >>> read_pickle(pickle.dumps({"data": np.arange(3), "labels": [1, 2]}), Path("batch"))
     {'data': array([0, 1, 2]), 'labels': [1, 2]}
@@ -35,7 +37,7 @@ def read_pickle(content: bytes, source: Path) -> dict[str, Any]:
     builtins.print, which is not allowed; ...
     """
     try:
-        value = _Machine(content).run()
+        value = _Machine(content).run(steps)
     except _Refused as error:
         raise DataError(
             f"{source}: expected a pickle of plain values and numpy arrays, received one that {error}; "
@@ -49,7 +51,12 @@ def read_pickle(content: bytes, source: Path) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise DataError(f"{source}: expected a pickled dict, received {type(value).__name__}; fetch the file again")
     # Only the top level is unwrapped: a list that holds itself, or two copies of two copies of ..., is never walked.
-    return {_text(key): item.value if isinstance(item, _Array) else item for key, item in value.items()}
+    return {_text(key): unwrapped(item) for key, item in value.items()}
+
+
+def unwrapped(item: Any) -> Any:
+    """A value further down in what `read_pickle` gives, with an array of numpy in the place of ours."""
+    return item.value if isinstance(item, _Array) else item
 
 
 class _Refused(pickle.UnpicklingError):
@@ -89,16 +96,16 @@ class _Machine:
         self.memo: dict[int, Any] = {}
         self.copies = 2 * len(content)  # bytes that functions may still make of the file's: it can call them at will
 
-    def run(self) -> Any:
+    def run(self, steps: int) -> Any:
         """The value that the program leaves."""
-        for _ in range(_MOST_STEPS):
+        for _ in range(steps):
             code = self.take(1)
             if code == b".":
                 return self.stack.pop()
             if (step := _STEPS.get(code)) is None:
                 raise _Refused(f"uses the instruction {code!r}, which plain values do not need")
             step(self)
-        raise _Refused(f"takes more than {_MOST_STEPS:,} instructions")
+        raise _Refused(f"takes more than {steps:,} instructions")
 
     def take(self, count: int) -> bytes:
         """The next bytes of the file."""

@@ -43,6 +43,14 @@ if TYPE_CHECKING:
         mae as mae,
         rmse as rmse,
     )
+    from .metrics.segmentation import (
+        dice as dice,
+        diversity as diversity,
+        ged as ged,
+        hungarian_iou as hungarian_iou,
+        pixel_calibration as pixel_calibration,
+        variance_correlation as variance_correlation,
+    )
     from .metrics.selective import RiskCoverage as RiskCoverage, risk_coverage as risk_coverage
     from .pixels import Pixels as Pixels
     from .result import Comparison as Comparison, Evaluation as Evaluation, compare as compare
@@ -64,6 +72,7 @@ __getattr__, __dir__, __all__ = attach(
         "metrics.intervals": "Difference",
         "metrics.ood": "aupr auroc fpr95 rank_metrics",
         "metrics.regression": "Regression coverage interval_width log_density mae rmse",
+        "metrics.segmentation": "dice diversity ged hungarian_iou pixel_calibration variance_correlation",
         "metrics.selective": "RiskCoverage risk_coverage",
         "pixels": "Pixels",
         "result": "Comparison Evaluation compare",

@@ -6,8 +6,12 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+import numpy as np
+from torch import Tensor
+
 from .. import batches, checks, feed
 from ..batches import accept
+from ..data.dataset import groups_of
 from ..errors import EvaluationError
 from ..optional import require
 from .configs import Attack, Corruptions
@@ -28,6 +32,7 @@ class Options:
     temperature: Any
     selective: tuple[float, ...]
     replicates: int
+    groups: np.ndarray | None = None
 
 
 def options(given: Mapping[str, Any], task: str, loader: Any, first: Any, samples: int, mean_only: bool) -> Options:
@@ -61,7 +66,37 @@ def options(given: Mapping[str, Any], task: str, loader: Any, first: Any, sample
         _check_reference(reference, sweep, first)
     selective = checks.iterable_of("selective", given["selective"], "accuracies", _accuracy, error=EvaluationError)
     replicates = checks.whole_number("replicates", given["replicates"], at_least=0, error=EvaluationError)
-    return Options(given["ood"], pixels, sweep, reference, attack, temperature, tuple(selective), replicates)
+    members = groups(given["groups"], feed.length(loader))
+    return Options(given["ood"], pixels, sweep, reference, attack, temperature, tuple(selective), replicates, members)
+
+
+def known_groups(loader: Any) -> Tensor | None:
+    """The groups that a data set knows, where there are two or more."""
+    found = groups_of(loader)
+    return found if found is not None and len(found.unique()) > 1 else None
+
+
+def groups(given: Any, count: int | None) -> np.ndarray | None:
+    """Which group each datum belongs to, as numbers from 0 (N,), from one name or number a datum; count: of the data.
+
+    >>> groups(["b", "a", "b"], 3).tolist()
+    [1, 0, 1]
+    """
+    if given is None:
+        return None
+    hint = "for example the patient of every image"
+    try:
+        names = given.detach().cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
+    except Exception:  # of numpy, or of a sequence of the user's
+        names = np.empty(())
+    if names.ndim != 1 or names.dtype.kind not in "iuUS":
+        checks.refuse("groups", f"a whole number or a text for each datum, {hint}", given, EvaluationError)
+    if count is not None and len(names) != count:
+        raise EvaluationError(f"groups: expected one for each of {count} data, {hint}, received {len(names)}")
+    found: np.ndarray = np.unique(names, return_inverse=True)[1].astype(np.int64)
+    if len(names) and int(found.max()) == 0:
+        raise EvaluationError("groups: expected two groups or more to resample, received one; leave groups= out")
+    return found
 
 
 def named_data(ood: Any, model: Any) -> dict[str, Any]:

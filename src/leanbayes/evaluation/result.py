@@ -102,6 +102,7 @@ class Evaluation(_Result):
         """How much greater a metric is than that of another model; see `Comparison.difference`."""
         settings = self.settings, other.settings
         paired = self.count == other.count and _same(*settings, "data")
+        paired = paired and settings[0].get("groups") == settings[1].get("groups")
         if paired and metric.startswith("ood."):
             label = metric.removeprefix("ood.").rsplit(".", 2)[0]  # the name of a set may hold dots
             paired = _same(settings[0].get("ood") or {}, settings[1].get("ood") or {}, label)

@@ -25,7 +25,7 @@ from .progress import Bar
 from .result import Evaluation
 from .resume import Outcome, Stages, Watched, identity
 from .stages import Evaluator
-from .summary import findings
+from .summary import findings, group_digest
 
 
 def evaluate(
@@ -43,6 +43,7 @@ def evaluate(
     temperature: Any = None,
     selective: Sequence[float] = (0.9, 0.95, 0.99, 0.999),
     replicates: int = 200,
+    groups: Any = None,
     resume: str | os.PathLike[str] | None = None,
     mean_only: bool = False,
     chunk: int | None = None,
@@ -68,13 +69,20 @@ def evaluate(
     set, the prediction after each iteration has as many samples as its gradients, and no more than ``samples``.
     temperature: held-out data (not the test data) to fit one temperature on; the model stays as it is.
     selective: accuracies, for each of which the coverage of selective prediction is reported.
-    replicates: of the bootstrap behind the confidence intervals; 0 for none.
+    replicates: of the bootstrap behind the confidence intervals; 0 for none. groups: what each datum belongs to, (N,)
+    numbers or texts in the order of the data, such as the patient of an image: whole groups are then resampled, since
+    data of one group resemble one another. Without it the groups that a set of `leanbayes.data` knows are taken.
     resume: a file that keeps every finished stage, so that the same call goes on after an interruption and ends with
     the same numbers; a file of another model (weights, options, code), other options or other data is refused. It
     stays when all is done, and the same call returns what it holds. Either reads the data once to compare them.
     history: the rows of training, for the curves of the report. name: what tables call the model.
     bins, min_count, adaptive: the binning of ECE and MCE (`reliability`); levels: the nominal levels of the intervals.
     ignore_index: the label that does not count (the border of a segmentation).
+
+    Segmentations may have targets of several annotators, (N, annotators, H, W): bool masks, or integer labels (in the
+    shape of the probabilities they may be votes instead). Then the samples are compared with the experts, too:
+    generalised energy distance, matched IoU, Dice of the mean, diversity, calibration against the experts' shares; with
+    intervals by image, or by group.
 
     Everything is computed in a stream; what is kept are a few float32 scalars a point.
 
@@ -100,6 +108,7 @@ def evaluate(
         resume = checks.path("resume", resume, error=EvaluationError)
     levels = checked_levels(levels)
     likelihood = resolve_task(model, task)
+    groups = arguments.known_groups(loader) if groups is None else groups
     loader = accept(loader, model, name="loader", error=EvaluationError)
     ood = arguments.named_data(ood, model)
     if temperature is not None:
@@ -112,7 +121,7 @@ def evaluate(
         "reference": reference,
         "attack": attack,
     }
-    given |= {"temperature": temperature, "selective": selective, "replicates": replicates}
+    given |= {"temperature": temperature, "selective": selective, "replicates": replicates, "groups": groups}
     wanted = arguments.options(given, likelihood.task, loader, first, samples, mean_only)
     rows = arguments.history(history)
     ignore = ignore_index if ignore_index is not None else likelihood.ignore_index
@@ -190,6 +199,8 @@ def _identity(evaluator: Evaluator, loader: Any, wanted: Options) -> tuple[dict[
         )
     }
     options = {**evaluator.options, **evaluator.binning, "levels": list(evaluator.levels), **configs}
+    if wanted.groups is not None:
+        options["groups"] = group_digest(wanted.groups)
     if (found := record.get(evaluator.model)) is not None and found.conformal is not None:
         options["conformal"] = config.to_dict(found.conformal)
     same = identity(evaluator.model, evaluator.likelihood, options, data)

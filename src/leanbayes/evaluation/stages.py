@@ -9,13 +9,15 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .. import batches, feed
+from .. import batches, feed, sampling
 from ..costs import cost
 from ..errors import EvaluationError, LeanBayesError
 from ..fingerprint import Fingerprint
 from ..likelihoods import Likelihood
 from ..prediction import Predictive, predict
+from ..prediction.draws import period
 from . import temperature
+from .annotated import Annotated, rows_at_once
 from .attack import perturb
 from .configs import Attack, Corruptions
 from .conformalize import Coverage
@@ -23,11 +25,13 @@ from .corruption import corrupted
 from .latency import latency
 from .metrics import checks, ood as out_of_domain
 from .metrics.classification import Classification
+from .metrics.experts import as_votes, is_annotated
 from .metrics.regression import Regression
 from .metrics.streams import Points
 from .pixels import Pixels
 from .progress import Bar
 from .resume import Outcome
+from .spent import Spent
 
 SLICE = 64
 """Data in a stage of an attack; an interruption costs one stage at most."""
@@ -55,9 +59,9 @@ class Evaluator:
             )
         self.stream()  # ill-formed options are refused before the first prediction
 
-    def predict(self, inputs: Any, likelihood: Likelihood | None = None) -> Predictive:
+    def predict(self, inputs: Any, likelihood: Likelihood | None = None, **options: Any) -> Predictive:
         """The predictive distribution of a batch."""
-        pred = predict(self.model, inputs, task=likelihood or self.likelihood, **self.options)
+        pred = predict(self.model, inputs, task=likelihood or self.likelihood, **self.options, **options)
         self.bar.advance(len(pred))
         return pred
 
@@ -66,6 +70,22 @@ class Evaluator:
         if self.likelihood.task == "regression":
             return Regression(levels=self.levels)
         return Classification(**self.binning)
+
+    def predictions(self, inputs: Any, targets: Any) -> Iterator[tuple[Any, Predictive, Any]]:
+        """(inputs, prediction, targets) of a batch, in pieces with their samples where several experts annotated it."""
+        rows = rows_at_once(targets, self.options["samples"]) if self.likelihood.task == "segmentation" else None
+        if rows is None:
+            yield inputs, self.predict(inputs), targets
+            return
+        for _, part, marked in feed.slices([(inputs, targets)], rows):
+            yield part, self.predict(part, keep_samples=True), marked
+
+    def is_exhaustive(self, pred: Predictive) -> bool:
+        """Whether the samples of a prediction are all that the model can say: one answer, or members of an ensemble."""
+        if pred.engine in ("mean", "deterministic"):
+            return True
+        sites = list(sampling.sites(self.model).values())  # none: a network that draws by itself
+        return bool(sites) and period(sites, None) == int(pred.counts.max())
 
     def settings(self) -> dict[str, Any]:
         """The options that the numbers depend on."""
@@ -76,31 +96,47 @@ class Evaluator:
 
 def known_data(evaluator: Evaluator, loader: Any, *, scored: bool) -> Outcome:
     """The metrics, curves and points of the test data; scored: out-of-domain scores, too."""
-    answers, scores, coverage = evaluator.stream(), Points(), Coverage()
+    answers, scores, coverage, spent = evaluator.stream(), Points(), Coverage(), Spent()
+    annotated = Annotated(evaluator.binning["bins"], evaluator.binning["ignore_index"])
     count, seconds, engine, mark = 0, 0.0, "", Fingerprint()
     for inputs, targets in feed.labelled(loader):
         mark.add(inputs, targets)
         began = time.perf_counter()
-        pred = evaluator.predict(inputs)
-        seconds += time.perf_counter() - began
-        engine = pred.engine
-        add(answers, pred, targets, count)
-        coverage.update(pred, targets)
-        if scored:
-            scores.update(**_scores(pred, count, "test data"))
-        count += len(pred)
+        for part, pred, marked in evaluator.predictions(inputs, targets):
+            seconds += time.perf_counter() - began
+            engine = pred.engine
+            add(answers, pred, marked, count)
+            coverage.update(pred, marked)
+            spent.update(pred)
+            if evaluator.likelihood.task == "segmentation" and is_annotated(pred.probs, marked):
+                annotated.update(count, part, pred, marked, exhaustive=evaluator.is_exhaustive(pred))
+            if scored:
+                scores.update(**_scores(pred, count, "test data"))
+            count += len(pred)
+            began = time.perf_counter()
     checks.nonempty(count, "loader")
+    if annotated.count not in (0, count):
+        raise EvaluationError(
+            f"targets: expected masks by several annotators in all batches, received them in {annotated.count} of "
+            f"{count} data; give them as bool, since integers in the shape of the probabilities may be votes"
+        )
     covered, by_class = coverage.compute()
+    experts = annotated.outcome()
+    macs, by_stage = spent.compute()
     values = {
         "metrics": answers.compute() | covered,
-        "curves": answers.curves() | by_class,
-        "notes": answers.notes() if isinstance(answers, Classification) else [],
+        "curves": answers.curves() | by_class | by_stage,
+        "cost": macs,
+        "notes": [*(answers.notes() if isinstance(answers, Classification) else []), *experts.values.get("notes", [])],
+        "annotators": experts.values.get("annotators", 0),
+        "examples": experts.values.get("examples", []),
         "count": count,
         "seconds": seconds / count,
         "engine": engine,
         "data": str(mark),
     }
     kept = {f"points/{name}": tensor.float() for name, tensor in _points(evaluator, answers).items()}
+    kept |= experts.tensors
     return Outcome(values, kept | {f"scores/{name}": tensor.float() for name, tensor in scores.compute().items()})
 
 
@@ -209,7 +245,7 @@ def add(answers: Classification | Regression, pred: Predictive, targets: Any, st
         spread = {"pit": pred.cdf(targets), "crps": pred.crps(targets), "variance": pred.variance}
         answers.update(targets, mean=pred.mean, log_prob=pred.log_prob(targets), intervals=intervals, **spread)
     else:
-        answers.update(pred.probs, targets)
+        answers.update(pred.probs, as_votes(pred.probs, targets, answers.ignore_index))
 
 
 def _points(evaluator: Evaluator, answers: Classification | Regression) -> dict[str, Tensor]:

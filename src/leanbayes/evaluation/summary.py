@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import os
 import platform
@@ -15,10 +16,13 @@ from torch import Tensor
 
 from .._version import __version__
 from ..config import to_dict
+from ..errors import EvaluationError
 from . import attack, corruption
+from .annotated import sums_of
 from .arguments import Options
 from .configs import Attack
 from .metrics import bootstrap, calibration, ood as out_of_domain
+from .metrics.experts import Sums
 from .metrics.selective import risk_coverage
 from .metrics.streams import Bins
 from .result import Evaluation
@@ -31,11 +35,19 @@ def findings(
 ) -> Evaluation:
     """The evaluation of one model."""
     test = outcomes["test data"]
+    if wanted.groups is not None and len(wanted.groups) != test.values["count"]:
+        raise EvaluationError(
+            f"groups: expected one for each of {test.values['count']} data, received {len(wanted.groups)}"
+        )
     points, inside = _part(test, "points/"), _part(test, "scores/")
     outside = {label: outcomes[f"ood {label}"].tensors for label in wanted.ood}
     metrics, curves = dict(test.values["metrics"]), dict(test.values["curves"])
     notes = [*test.values["notes"], *_values(outcomes, "cost", "notes", [])]
 
+    if (experts := sums_of(test.tensors)) is not None:
+        metrics |= experts.compute(evaluator.binning["min_count"])
+        curves["pixel_calibration"] = experts.reliability(evaluator.binning["min_count"]).to_dict()
+        curves["examples"] = test.values["examples"]
     if evaluator.likelihood.task == "classification":
         found, curve = selective(points, wanted.selective)
         metrics |= found
@@ -56,7 +68,8 @@ def findings(
         metrics |= found
         curves["attack"] = curve
 
-    costs = {**_values(outcomes, "cost", "cost", {}), "predict_seconds": test.values["seconds"]}
+    costs = {**_values(outcomes, "cost", "cost", {}), **test.values.get("cost", {})}
+    costs["predict_seconds"] = test.values["seconds"]
     if trained := [row["seconds"] for row in history if isinstance(row.get("seconds"), (int, float))]:
         costs["train_seconds"] = float(sum(trained))
     return Evaluation(
@@ -69,7 +82,7 @@ def findings(
         settings=_settings(evaluator, wanted, outcomes),
         history=history,
         notes=notes,
-        replicates=_replicates(evaluator, wanted, points, inside, outside),
+        replicates=_replicates(evaluator, wanted, points, experts, inside, outside),
     )
 
 
@@ -95,16 +108,21 @@ def _replicates(
     evaluator: Evaluator,
     wanted: Options,
     points: dict[str, Tensor],
+    experts: Sums | None,
     inside: dict[str, Tensor],
     outside: dict[str, dict[str, Tensor]],
 ) -> dict[str, list[float]]:
     """The bootstrap: the metrics again and again, on test data drawn with replacement."""
+    amount: dict[str, Any] = {"replicates": wanted.replicates}  # one seed for all: comparisons are paired by it
+    if wanted.replicates and experts is not None:
+        return experts.replicates(wanted.groups, **amount, min_count=evaluator.binning["min_count"])
     if not wanted.replicates or not points:
         return {}
-    amount: dict[str, Any] = {"replicates": wanted.replicates}  # one seed for all: comparisons are paired by it
     binning: dict[str, Any] = {key: evaluator.binning[key] for key in ("bins", "min_count", "adaptive")}
-    found = bootstrap.replicates(points, **amount, **binning, accuracies=wanted.selective)
-    return found | bootstrap.set_replicates(inside, outside, **amount)
+    groups = None if wanted.groups is None else torch.from_numpy(wanted.groups)
+    datum = {} if groups is None else {"datum": groups}
+    found = bootstrap.replicates({**points, **datum}, **amount, **binning, accuracies=wanted.selective)
+    return found | bootstrap.set_replicates(inside, outside, groups=groups, **amount)
 
 
 def _corruption(
@@ -143,6 +161,10 @@ def _settings(evaluator: Evaluator, wanted: Options, outcomes: dict[str, Outcome
     test = outcomes["test data"].values
     settings = reproduction({**evaluator.settings(), "engine": test["engine"], "replicates": wanted.replicates})
     settings["data"] = test["data"]
+    if test.get("annotators"):
+        settings["annotators"] = test["annotators"]
+    if wanted.groups is not None:
+        settings["groups"] = {"count": int(wanted.groups.max()) + 1, "digest": group_digest(wanted.groups)}
     if wanted.ood:
         settings["ood"] = {label: outcomes[f"ood {label}"].values["count"] for label in wanted.ood}
     for field in ("corruptions", "attack", "pixels"):
@@ -154,6 +176,15 @@ def _settings(evaluator: Evaluator, wanted: Options, outcomes: dict[str, Outcome
     if how := _values(outcomes, "cost", "latency", None):
         settings["latency"] = how
     return settings
+
+
+def group_digest(groups: np.ndarray) -> str:
+    """What tells whether two evaluations resample the same groups.
+
+    >>> group_digest(np.array([0, 0, 1]))
+    'd6097eebfa1083a0'
+    """
+    return hashlib.blake2b(groups.astype("<i8").tobytes(), digest_size=8).hexdigest()
 
 
 def _values(outcomes: dict[str, Outcome], stage: str, key: str, default: Any) -> Any:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from .. import batches, checks as arguments, feed
 from ..batches import accept
 from ..convert import record
+from ..convert.staged import Staged
 from ..errors import EvaluationError, LeanBayesWarning
 from ..eval_mode import undisturbed
 from ..likelihoods import Categorical
@@ -19,6 +20,7 @@ from ..optional import require
 from ..prediction import resolve_task
 from ..prediction.engine import Engine
 from .metrics import checks
+from .metrics.experts import as_votes
 from .progress import Bar
 
 COLDEST, HOTTEST = 0.01, 100.0
@@ -107,6 +109,11 @@ def held_out(
     for name, value in (("mean_only", mean_only), ("progress", progress)):
         arguments.flag(name, value, error=EvaluationError)
     loader = accept(loader, model, name="loader", error=EvaluationError)
+    if isinstance(model, Staged):
+        raise EvaluationError(
+            "temperature: expected a single model, a cascade has a temperature for every stage; call lb.calibrate_(stage, "
+            "held_out) for each of cascade.stages, and then cascade.tune(...)"
+        )
     likelihood = resolve_task(model, task)
     if not isinstance(likelihood, Categorical):
         raise EvaluationError(
@@ -145,7 +152,9 @@ class _Sample:
     def add(self, outputs: Any, targets: Tensor, samples: int, ignore_index: int | None) -> None:
         """Take a block: an iterator over its logits (N, C, *positions), one a sample, and its targets."""
         first = next(outputs)
-        found = checks.classified(first.softmax(1), targets, start=self.data, ignore_index=ignore_index)
+        probs = first.softmax(1)
+        targets = as_votes(probs, targets, ignore_index)
+        found = checks.classified(probs, targets, start=self.data, ignore_index=ignore_index)
         self.data += len(first)
         self.seen += len(found.labels)
         self.most = max(1, LIMIT // (samples * first.shape[1]))

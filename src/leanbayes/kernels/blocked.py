@@ -255,8 +255,7 @@ def _as_plain(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             if not isinstance(x, Blocked):
                 return x
             made = x.cell.open(x.shape) if name in seen else x.cell.plain(x.shape)
-            if name in seen:
-                back[id(made)] = x
+            back[id(made)] = x  # alpha_dropout returns its input unchanged, though its schema says otherwise
             return made
 
         return tree_map(one, value)

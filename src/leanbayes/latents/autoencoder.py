@@ -62,14 +62,14 @@ class Autoencoder(nn.Module):
         sizes = checks.iterable_of("shape", shape, "sizes", checks.whole_number, hint="try (1, 28, 28)")
         self.shape, self.latents = tuple(sizes), latents
         like = next((p for p in encoder.parameters()), torch.zeros(()))
-        features = _trial("encoder", encoder, like.new_zeros(2, *self.shape))
+        features = trial("encoder", encoder, like.new_zeros(2, *self.shape))
         if len(features) != 2 or features.numel() == 0:
             raise ConfigError(
                 f"encoder: expected features for each of 2 inputs of shape {self.shape}, received a tensor of shape "
                 f"{tuple(features.shape)}; the first dimension must be the batch"
             )
         code = _CODES[type(latents)](features[0].numel(), latents).to(like.device, features.dtype)
-        images = _trial("decoder", decoder, features.new_zeros(2, code.size))
+        images = trial("decoder", decoder, features.new_zeros(2, code.size))
         if tuple(images.shape) != (2, *self.shape):
             raise ConfigError(
                 f"decoder: expected outputs of shape {self.shape} from codes of {code.size} numbers, received "
@@ -203,7 +203,7 @@ def likelihood_of(model: nn.Module, task: Any = None) -> Likelihood:
     return likelihoods.from_dict(found.likelihood)
 
 
-def _trial(name: str, module: nn.Module, inputs: Tensor) -> Tensor:
+def trial(name: str, module: nn.Module, inputs: Tensor) -> Tensor:
     """What a module makes of zeros; it is left as it was."""
     try:
         with kept_buffers(module), undisturbed(module):

@@ -20,6 +20,7 @@ class LatentNoise(Site):
     shape: of the numbers of one datum. gumbel: standard Gumbel numbers instead of standard normal ones.
     """
 
+    folds = True  # codes of several samples are one larger batch to the decoder
     device = torch.device("cpu")  # a few numbers: drawn there for `predict`, and moved to where they are needed
 
     def __init__(self, *shape: int, gumbel: bool = False) -> None:
@@ -82,16 +83,23 @@ class Code(nn.Module):
         raise ConversionError(f"extract: {type(self).__name__} has no form without noise; keep the whole model")
 
 
-class GaussianHead(nn.Module):
-    """mean(x) and std(x) of independent Gaussian latents, by two linear layers, and their noise."""
+class Moments(nn.Module):
+    """mean(x) and std(x) of independent Gaussian latents, by two linear layers."""
 
     def __init__(self, features: int, size: int) -> None:
         super().__init__()
         self.mean, self.rho = nn.Linear(features, size), nn.Linear(features, size)
-        self.noise = LatentNoise(size)
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
         return self.mean(features), std_from_rho(self.rho(features)) + 1e-6
+
+
+class GaussianHead(Moments):
+    """mean(x) and std(x) of independent Gaussian latents, and their noise."""
+
+    def __init__(self, features: int, size: int) -> None:
+        super().__init__(features, size)
+        self.noise = LatentNoise(size)
 
     def draw(self, mean: Tensor, std: Tensor) -> Tensor:
         """mean + std * noise; the mean itself under ``mean_only``."""

@@ -121,7 +121,7 @@ class OrderedCode(Ordered, Code):
 class Annealing(Callback):
     """Lets the temperature of a code fall with the training step."""
 
-    def __init__(self, code: OrderedCode) -> None:
+    def __init__(self, code: Any) -> None:  # with `config` and `temperature`
         self.code = code
 
     def before_step(self, state: State) -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import struct
-import zlib
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +13,7 @@ from torch import Tensor
 from .. import checks
 from ..errors import DataError, PredictionError
 from ..files import write_bytes
+from ..report.masks import png
 from .autoencoder import Autoencoder
 
 
@@ -115,20 +114,4 @@ def write_grid(path: str | os.PathLike[str], images: Tensor, columns: int | None
     sheet = framed.reshape(rows, columns, channels, height, width).permute(0, 3, 1, 4, 2)
     sheet = sheet.reshape(rows * height, columns * width, channels)
     sheet = sheet.repeat_interleave(scale, 0).repeat_interleave(scale, 1)
-    return write_bytes(path, png((sheet * 255).round().to(torch.uint8)))
-
-
-def png(pixels: Tensor) -> bytes:
-    """Bytes of grey or RGB pixels, (height, width, 1 or 3), as a PNG file.
-
-    >>> png(torch.zeros(2, 2, 1, dtype=torch.uint8))[:4]
-    b'\\x89PNG'
-    """
-    height, width, channels = pixels.shape
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    header = struct.pack(">IIBBBBB", width, height, 8, 0 if channels == 1 else 2, 0, 0, 0)
-    lines = b"".join(b"\0" + pixels[row].contiguous().numpy().tobytes() for row in range(height))
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(lines, 9)) + chunk(b"IEND", b"")
+    return write_bytes(path, png((sheet * 255).round().to(torch.uint8).numpy()))

@@ -157,6 +157,12 @@ class BayesLayer(StandIn):
             made[id(q)] = SparsePoint.of_means(q)
         return FixedLayer(plain, {"weight": made[id(q)]}, {})
 
+    @property
+    def drops_inputs(self) -> bool:
+        """Whether pruning has left some output without a weight, as `prune_(channels=True)` does on both sides."""
+        q = self.posterior("weight")
+        return q is not None and q.keep is not None and not bool(q.keep.flatten(1).any(1).all())
+
     def inputs_read(self, outputs: list[int]) -> list[bool] | None:
         """The inputs that meet a weight which is there; all of them in a grouped or transposed convolution."""
         q, shell = self.posterior("weight"), self.shell

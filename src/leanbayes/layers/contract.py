@@ -58,12 +58,16 @@ class BayesianLayer(nn.Module):
         """
         return self.restored()
 
+    def at_fixed_width(self) -> nn.Module:
+        """What stands in its place, still random, where the width of the network does not vary: mostly itself."""
+        return self
+
     def check_saveable(self, model: nn.Module) -> None:
         """Raise an ArtifactError where a file could not tell how the layers of the model belong together."""
 
     @property
     def drops_inputs(self) -> bool:
-        """Whether it no longer reads some of its inputs, so that `extract` can remove the channels that feed them."""
+        """Whether whole channels of it were pruned, so that `extract` looks for those that nothing reads any more."""
         return False
 
     def inputs_read(self, outputs: list[int]) -> list[bool] | None:

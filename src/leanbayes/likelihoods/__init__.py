@@ -15,6 +15,7 @@ from ..errors import ConfigError
 from .base import Likelihood
 from .classification import Categorical, Classification, Segmentation
 from .custom import Custom
+from .dirichlet import Dirichlet
 from .images import Bernoulli, DiscretizedLogistic
 from .regression import Noise, Regression
 
@@ -24,6 +25,7 @@ __all__ = [
     "Categorical",
     "Classification",
     "Custom",
+    "Dirichlet",
     "DiscretizedLogistic",
     "Likelihood",
     "Noise",
@@ -34,9 +36,9 @@ __all__ = [
 ]
 
 _KINDS: dict[str, type[Likelihood]] = {
-    c.__name__: c for c in (Classification, Segmentation, Regression, Bernoulli, DiscretizedLogistic)
+    c.__name__: c for c in (Classification, Segmentation, Regression, Bernoulli, DiscretizedLogistic, Dirichlet)
 }
-TASKS: tuple[str, ...] = tuple(c.task for c in _KINDS.values())
+TASKS: tuple[str, ...] = tuple(dict.fromkeys(c.task for c in _KINDS.values()))
 
 
 def likelihood(task: Any) -> Likelihood:

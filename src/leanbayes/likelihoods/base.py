@@ -25,9 +25,26 @@ class Likelihood(nn.Module):
         """The targets, checked against the outputs and in the shape `log_prob` compares them in."""
         return targets
 
+    def drawn(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """What a training step compares the outputs with: the targets, or one of several that a datum has."""
+        return targets
+
     def probs(self, outputs: Tensor) -> Tensor:
         """Class probabilities."""
         raise PredictionError(f"probs: expected a task with classes, received {self.task}; see mean_and_noise")
+
+    def spread(self, outputs: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Expected entropy and variance of the class probabilities, where an output is a distribution over them."""
+        return None
+
+    def energy(self, outputs: Tensor) -> Tensor | None:
+        """-logsumexp of the raw logits of each datum; None where the outputs are none."""
+        if (dim := self.class_dim) is None:
+            return None
+        logits = full(outputs)
+        if logits.shape[dim] == 1:  # the logit s of class 1 stands for the pair (0, s)
+            return -nn.functional.softplus(logits).squeeze(dim)
+        return -torch.logsumexp(logits, dim)
 
     def mean_and_noise(self, outputs: Tensor) -> tuple[Tensor, Tensor]:
         """Mean and noise variance of the target, both in the target's shape."""

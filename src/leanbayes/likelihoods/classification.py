@@ -80,7 +80,7 @@ class Classification(Categorical):
                 f"classification: expected outputs of shape (batch, classes), received {shape_of(outputs)}"
                 + ('; for a label per pixel use task="segmentation"' if outputs.ndim > 2 else "")
             )
-        return _labels(outputs, targets, ignore_index=None)
+        return class_labels(outputs, targets, ignore_index=None)
 
 
 class Segmentation(Categorical):
@@ -93,10 +93,15 @@ class Segmentation(Categorical):
     outputs (batch, classes, ...), targets (batch, ...) of integers; pixels labelled ignore_index do not count. A single
     channel is the logit of class 1. temperature: T, the same in every pixel.
 
+    Where several annotators have marked each image, targets (batch, annotators, ...), this is the average of their
+    log-likelihoods; `drawn` chooses one of them for each image, as a training step does.
+
     >>> logits = torch.zeros(1, 2, 2, 2)
     >>> labels = torch.tensor([[[0, 1], [1, -100]]])
     >>> Segmentation().log_prob(logits, labels)  # three labelled pixels, -log 2 each
     tensor([-2.0794])
+    >>> Segmentation().log_prob(logits, torch.ones(1, 4, 2, 2, dtype=torch.bool))  # four annotators, as one
+    tensor([-2.7726])
     """
 
     task = "segmentation"
@@ -113,23 +118,45 @@ class Segmentation(Categorical):
 
     def log_prob(self, outputs: Tensor, targets: Tensor) -> Tensor:
         labels = self.align(outputs, targets)
-        pixels = -F.cross_entropy(self.logits(outputs), labels, reduction="none", ignore_index=self.ignore_index)
-        total = pixels.flatten(1).sum(1)
-        if self.reduction == "sum":
-            return total
-        return total / (labels != self.ignore_index).flatten(1).sum(1).clamp(min=1)
+        labels = labels if labels.ndim == outputs.ndim else labels.unsqueeze(1)
+        counted = labels != self.ignore_index
+        pixels = self.logits(outputs).log_softmax(1).gather(1, labels.where(counted, 0)).where(counted, 0)
+        total = pixels.flatten(2).sum(2)
+        if self.reduction == "mean":
+            total = total / counted.flatten(2).sum(2).clamp(min=1)
+        return total.mean(1)
 
     def align(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Labels as int64, (batch, ...), or (batch, annotators, ...) where there are several."""
         if outputs.ndim < 3 or outputs.shape[1] == 0:
             raise DataError(f"segmentation: expected outputs (batch, classes, ...), received {shape_of(outputs)}")
-        return _labels(outputs, targets, self.ignore_index)
+        return class_labels(outputs, targets, self.ignore_index, annotators=True)
+
+    def drawn(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The labels of one annotator of each image, (batch, ...), drawn from torch's generator."""
+        return one_annotator(self.align(outputs, targets), outputs.ndim)
 
     def _fields(self) -> dict[str, Any]:
         return {"ignore_index": self.ignore_index, "reduction": self.reduction}
 
 
-def _labels(outputs: Tensor, targets: Tensor, ignore_index: int | None) -> Tensor:
-    """Class labels of shape outputs.shape without dimension 1, as int64, every one within range."""
+def one_annotator(labels: Tensor, ndim: int) -> Tensor:
+    """Labels (batch, annotators, ...) of ``ndim`` dimensions reduced to those of one annotator an image, at random.
+
+    >>> one_annotator(torch.zeros(2, 4, 8, 8), 4).shape, one_annotator(torch.zeros(2, 8, 8), 4).shape
+    (torch.Size([2, 8, 8]), torch.Size([2, 8, 8]))
+    """
+    if labels.ndim != ndim:
+        return labels
+    chosen = torch.randint(labels.shape[1], (len(labels),), device=labels.device)
+    return labels[torch.arange(len(labels), device=labels.device), chosen]
+
+
+def class_labels(outputs: Tensor, targets: Tensor, ignore_index: int | None, annotators: bool = False) -> Tensor:
+    """Class labels of shape outputs.shape without dimension 1, as int64, every one within range.
+
+    annotators: whether targets may have those of several annotators in dimension 1.
+    """
     check_tensor(targets, "labels")
     classes, shape = max(outputs.shape[1], 2), outputs.shape[:1] + outputs.shape[2:]
     if targets.is_floating_point() or targets.is_complex():
@@ -140,10 +167,12 @@ def _labels(outputs: Tensor, targets: Tensor, ignore_index: int | None) -> Tenso
         )
     if targets.ndim == len(shape) + 1 and targets.shape[1] == 1:
         targets = targets.squeeze(1)
-    if targets.shape != shape:
-        one_hot = targets.shape == outputs.shape
+    several = annotators and targets.ndim == outputs.ndim and targets.shape[:1] + targets.shape[2:] == shape
+    one_hot = targets.shape == outputs.shape and not (several and bool((targets.sum(1) != 1).any()))
+    if targets.shape != shape and (not several or one_hot or targets.shape[1] == 0):
+        also = f", or (batch, annotators, {', '.join(map(str, shape[1:]))})" if annotators else ""
         raise DataError(
-            f"labels: expected shape {tuple(shape)} for outputs {shape_of(outputs)}, received {shape_of(targets)}"
+            f"labels: expected shape {tuple(shape)}{also} for outputs {shape_of(outputs)}, received {shape_of(targets)}"
             + ("; these look one-hot, pass targets.argmax(1)" if one_hot else "")
         )
     targets = targets.long()

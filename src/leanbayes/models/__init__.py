@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from .pyramidnet import pyramidnet_cifar as pyramidnet_cifar, pyramidnet_small as pyramidnet_small
     from .resnet import resnet18 as resnet18, resnet18_cifar as resnet18_cifar
     from .resnext import resnext_cifar as resnext_cifar
+    from .segmentation import unet as unet
     from .vgg import vgg11_bn as vgg11_bn, vgg_like as vgg_like, vgg_small as vgg_small
 
 __getattr__, _, _NETWORKS = attach(
@@ -33,6 +34,7 @@ __getattr__, _, _NETWORKS = attach(
         "pyramidnet": "pyramidnet_cifar pyramidnet_small",
         "resnet": "resnet18 resnet18_cifar",
         "resnext": "resnext_cifar",
+        "segmentation": "unet",
         "vgg": "vgg11_bn vgg_like vgg_small",
     },
 )

@@ -35,6 +35,15 @@ def fitting(name: str, data: DataSet, outputs: int | None = None) -> dict[str, A
         raise ConfigError(f"model: expected {', '.join(known)}, received {name!r}; {hint}")
     outputs = outputs or data.num_classes or 1
     images = len(data.input_shape) == 3
+    if data.task == "segmentation":
+        name = "unet" if name == "auto" else name
+        if name != "unet" or not images:
+            raise ConfigError(
+                f"model: expected auto or unet, which give every pixel a class, for images of {data.name}, received "
+                f"{name} and data of shape {data.input_shape}; your own is package.module:factory"
+            )
+    elif name == "unet":
+        raise ConfigError(f"model: unet gives every pixel a class, {data.name} is a {data.task}; choose auto")
     if name == "auto":
         name = _by_size(data.input_shape[-1]) if images else "mlp"
     if name == "mlp":

@@ -34,6 +34,10 @@ def activation(name: str, model: str) -> nn.Module:
     return ACTIVATIONS[one_of(f"{model}.activation", name, ACTIVATIONS)]()
 
 
+MOST = 2**31 - 1
+"""The largest size of a layer: more than any machine holds, and still a number that torch can read."""
+
+
 def check_sizes(model: str, **sizes: int) -> None:
     """Refuse sizes of a network that are not whole numbers of at least 1; model: its name.
 
@@ -42,7 +46,7 @@ def check_sizes(model: str, **sizes: int) -> None:
     leanbayes.errors.ConfigError: resnet18.num_classes: expected a whole number of at least 1, received 0
     """
     for name, size in sizes.items():
-        whole_number(f"{model}.{name}", size)
+        whole_number(f"{model}.{name}", whole_number(f"{model}.{name}", size), at_most=MOST)
 
 
 def check_image_size(model: str, size: int, at_least: int) -> None:

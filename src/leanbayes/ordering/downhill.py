@@ -239,3 +239,13 @@ class Downhill(Distribution):
 def _downhill_chain(q: Downhill, p: BernoulliChain) -> Tensor:
     """Of the limit: at a temperature above 0 one is continuous, the other discrete, and the KL is infinite."""
     return tail_kl(q.log_beta, p.log_tails)
+
+
+@register_kl(Downhill, Downhill)
+def _downhill_downhill(q: Downhill, p: Downhill) -> Tensor:
+    """Of hard samples, whose probabilities are the tails at any temperature: what a learned prior costs (equation 30).
+
+    That of soft samples has no closed form. At equal temperatures it does not depend on the temperature and is larger,
+    since a hard sample is a function of a soft one.
+    """
+    return tail_kl(q.log_beta, p.log_beta)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -36,6 +37,11 @@ class Ordered(nn.Module):
     def fraction(self, nodes: int) -> float:
         """The part of the groups that so many nodes are, of those within the limit."""
         return (self.base + nodes - 1) / (self.base + self.limit - 1)
+
+    def nodes_at(self, fraction: float) -> int:
+        """How many nodes hold this part of the groups within the limit, rounded up; at least the first."""
+        most = self.base + self.limit - 1
+        return max(1, math.ceil(fraction * most - 1e-6) - self.base + 1)  # a third of 30 groups is 10, not 11
 
     def within_limit(self, log_beta: Tensor) -> Tensor:
         """Tail probabilities (..., K) given that no more nodes than the limit are kept."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sized
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from .. import batches, checks, likelihoods, sampling, turns
 from ..convert.record import get
+from ..convert.staged import Staged
 from ..errors import DataError, PredictionError
 from ..eval_mode import undisturbed
 from ..layers.kl_watch import warn_without_kl
@@ -18,6 +20,7 @@ from ..likelihoods import Likelihood, likelihood
 from ..training.guard import dtypes_explained
 from .accumulate import Accumulator, check_weights
 from .engine import Engine
+from .moments import OnePass, one_gaussian, one_pass
 from .phase_transition import warn_if_past
 from .predictive import Predictive, join
 
@@ -33,7 +36,7 @@ def predict(
     mean_only: bool = False,
     keep_samples: bool = False,
     settle: float | None = None,
-    estimator: Literal["weight", "local", "flipout"] = "weight",
+    estimator: Literal["weight", "local", "flipout", "moments"] = "weight",
     strategy: Literal["auto", "vmap", "loop"] = "auto",
     balanced: bool | None = None,
     weights: Tensor | None = None,
@@ -57,6 +60,8 @@ def predict(
         fitted to.
     mean_only: one pass at the posterior means: the deterministic procedure.
     keep_samples: keep what every sample said in ``.samples`` (always on for regression).
+    estimator: "moments" carries mean and variance through the network once instead of sampling; ``samples`` are drawn
+        only behind a layer that has no rule, with a warning that names it (see the guide, "One pass").
     settle: stop sampling a datum once its standard error is below this.
     strategy: "vmap" computes what samples have in common once for all of them; "auto" does where it pays.
     balanced: True lays the samples out so that their errors cancel: components of mixtures are used equally often, and
@@ -79,7 +84,7 @@ def predict(
     if settle is not None:
         settle = checks.number("settle", settle, above=0, error=PredictionError)
     checks.one_of("strategy", strategy, ("auto", "vmap", "loop"), error=PredictionError)
-    checks.one_of("estimator", estimator, sampling.ESTIMATORS, error=PredictionError)
+    checks.one_of("estimator", estimator, (*sampling.ESTIMATORS, "moments"), error=PredictionError)
     checks.one_of("balanced", balanced, (True, False, None), error=PredictionError)
     for name, value in (("mean_only", mean_only), ("keep_samples", keep_samples), ("progress", progress)):
         checks.flag(name, value, error=PredictionError)
@@ -96,18 +101,19 @@ def predict(
     warn_without_kl(model)
     if mean_only:
         warn_if_past(model)
-    engine = Engine(
-        model,
-        samples,
-        seed,
-        chunk,
-        mean_only,
-        estimator,
-        strategy,
-        Accumulator.check_every if settle else None,
-        balanced,
-    )
-    if weights is not None:
+    staged = isinstance(model, Staged)
+    if staged and (settle is not None or weights is not None):
+        checks.refuse("weights" if settle is None else "settle", _NONE_OF_STAGES, settle or weights, PredictionError)
+    if staged and estimator == "moments":
+        raise PredictionError('estimator: "moments" expects one network, received a cascade; ask one of its stages')
+    how: Any = (seed, chunk, mean_only, estimator, strategy, Accumulator.check_every if settle else None, balanced)
+    engine: Engine | OnePass
+    if estimator == "moments":
+        given = {"mean_only": mean_only, "keep_samples": keep_samples, "settle": settle, "weights": weights}
+        engine = one_pass(model, samples, seed, chunk, {**given, "strategy": None if strategy == "auto" else strategy})
+    else:
+        engine = Engine(model, samples, *how)
+    if weights is not None and isinstance(engine, Engine):
         weights = check_weights(weights, engine.samples, settle)
         engine.asked = engine.samples  # and no more, should a model without random layers turn out to draw
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
@@ -121,25 +127,52 @@ def predict(
         if batches.size(batch) == 0:
             continue
         with undisturbed(model), dtypes_explained(model, batch):
-            for block, outputs in engine.numbered(batches.to(batch, device)):
-                parts.append(_average(engine, meaning, batches.size(block), outputs, keep_samples, settle, weights))
-                if is_loader:
-                    parts[-1] = _on_cpu(parts[-1])
+            if staged:
+                ask = partial(_ask, samples, how, keep_samples)
+                found = [model.answer(batches.to(batch, device), meaning, ask)]  # type: ignore[operator]
+            else:
+                found = _averages(engine, meaning, batches.to(batch, device), keep_samples, settle, weights)
+            parts += [_on_cpu(part) for part in found] if is_loader else found
     if not parts:
         raise DataError("expected at least one datum, received none")
-    found = get(model)
-    if found is None:
-        return join(parts)
-    same = found.conformal is not None and found.conformal.likelihood == str(meaning)
-    result = join(parts)
-    named = meaning.task == "classification" and result.mean.shape[1] == len(found.classes)
+    record, result = get(model), join(parts)
+    if record is None:
+        return result
+    same = record.conformal is not None and record.conformal.likelihood == str(meaning)
+    named = meaning.task == "classification" and result.mean.shape[1] == len(record.classes)
     return dataclasses.replace(
-        result, conformal=found.conformal if same else None, classes=found.classes if named else ()
+        result, conformal=record.conformal if same else None, classes=record.classes if named else ()
     )
 
 
+_NONE_OF_STAGES = "none with a model that decides by itself how much to ask"
+
+
+def _ask(
+    samples: int, how: Any, keep: bool, part: nn.Module, inputs: Any, meaning: Likelihood, begin: int, end: int | None
+) -> Predictive | None:
+    """What a part of a model says, from a sample on; None where no more samples would differ."""
+    engine = Engine(part, end or samples, *how, begin)
+    return join(_averages(engine, meaning, inputs, keep)) if engine.samples > begin else None
+
+
+def _averages(
+    engine: Engine | OnePass,
+    meaning: Likelihood,
+    inputs: Any,
+    keep: bool,
+    settle: float | None = None,
+    weights: Tensor | None = None,
+) -> list[Predictive]:
+    """The predictions of the blocks that an engine cuts a batch into."""
+    return [
+        _average(engine, meaning, batches.size(block), outputs, keep, settle, weights)
+        for block, outputs in engine.numbered(inputs)
+    ]
+
+
 def _average(
-    engine: Engine,
+    engine: Engine | OnePass,
     meaning: Likelihood,
     rows: int,
     outputs: Iterable[tuple[list[int], Tensor]],
@@ -157,7 +190,7 @@ def _average(
         total.add(group, numbers)
         if settle is not None and total.settled:
             break
-    return total.result(engine.used)
+    return one_gaussian(total.result(engine.used))
 
 
 def resolve_task(model: nn.Module, task: Any) -> Likelihood:

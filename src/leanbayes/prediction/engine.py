@@ -37,7 +37,7 @@ class Engine:
         the model draws by itself, from torch's generator, is keyed by (seed, sample): such a model runs in a loop, and
         one without random sites takes all samples as soon as it is seen to draw.
     group: samples handed out at a time, where the caller may stop early; None for as many as fit.
-    balanced: None leaves it to the methods whether samples are laid out or drawn; see `draws.noise`.
+    balanced: None leaves it to the methods whether samples are laid out or drawn (`draws.noise`). begin: the first one.
     """
 
     model: nn.Module
@@ -49,6 +49,7 @@ class Engine:
     strategy: str = "auto"
     group: int | None = None
     balanced: bool | None = None
+    begin: int = 0
     used: str = field(default="", init=False)
     done: int = field(default=0, init=False)
     together: int = field(default=1, init=False)
@@ -123,7 +124,7 @@ class Engine:
         most = min(self.group or self.samples, self.chunk or self.pairs, VMAP_NOISE // max(numbers, 1))
         self.most, self.data = max(most, 1), batches.size(inputs)
         self.keeps_noise = not learning and self.samples * numbers <= draws.KEPT
-        cost, together = self._arranged(0)
+        cost, together = self._arranged(self.begin)
         self.most = self.together = max(map(len, together))
         alone = self._overhead() / min(self.data, self.chunk or LOOP_ROWS)
         if self.strategy == "auto" and not cost < sum(map(len, together)) * (1 + alone):
@@ -200,7 +201,7 @@ class Engine:
             yield [0], said.unsqueeze(0)
             done = 1
         size = self.group or self.samples
-        for first in range(0, self.samples, size):
+        for first in range(self.begin, self.samples, size):
             numbers = list(range(max(first, done), min(first + size, self.samples)))
             if self.used == "vmap":
                 for some in self._arranged(first)[1]:

@@ -26,10 +26,13 @@ class Predictive:
     aleatoric: expected entropy in nats (N, ...); for regression the expected noise variance.
     epistemic: mutual information of label and weights (N, ...); for regression the variance of the means.
     counts: samples used for each datum (N,).
-    engine: how they were computed: "vmap", "loop", "mean" (mean_only) or "deterministic" (nothing random).
+    engine: how they were computed: "vmap", "loop", "mean" (mean_only), "deterministic" (nothing random), "moments" (one
+        pass; the counts are of draws of its outputs) or "moments, then samples".
     energies: -logsumexp of the logits, averaged over samples (N, ...); None where there are no logits.
     weights: of the samples in all averages (S,); None where they count alike.
     conformal: what `leanbayes.conformalize_` found for such predictions. classes: what the classes are called.
+    stages, macs: of a `Cascade`, which stage answered each datum, from 0 (N,), and the multiply-accumulates spent on it
+    at all stages that were asked (N,); None otherwise.
     """
 
     task: str
@@ -45,6 +48,8 @@ class Predictive:
     weights: Tensor | None = None
     conformal: Conformal | None = None
     classes: tuple[str, ...] = ()
+    stages: Tensor | None = None
+    macs: Tensor | None = None
 
     @property
     def probs(self) -> Tensor:
@@ -92,6 +97,25 @@ class Predictive:
         if self.drawn is None:
             raise PredictionError("samples were not kept; call predict(..., keep_samples=True)")
         return self.drawn
+
+    def masks(self, threshold: float | None = None) -> Tensor:
+        """The segmentation that each network gives (S, N, ...): the most probable class in every pixel.
+
+        Of two classes bool masks of class 1, where its probability is above ``threshold`` (0.5 unless told); of more
+        classes their labels. Needs ``predict(..., keep_samples=True)``; the one segmentation of the mean is `labels`.
+        """
+        self._only("masks", "segmentation")
+        drawn, classes = self.samples, self.mean.shape[1]
+        if len(self) and int(self.counts.min()) < len(drawn):
+            raise PredictionError("masks: expected as many samples of every datum; predict without settle=")
+        if classes == 2:
+            threshold = (
+                0.5 if threshold is None else number("threshold", threshold, above=0, below=1, error=PredictionError)
+            )
+            return drawn[:, :, 1] > threshold
+        if threshold is not None:
+            raise PredictionError(f"threshold: expected two classes, received a prediction of {classes}; leave it out")
+        return drawn.argmax(2)
 
     def log_prob(self, targets: Tensor) -> Tensor:
         """Log predictive density (or probability) of each target (N,): log of the average over samples."""
@@ -255,6 +279,7 @@ def join(parts: list[Predictive]) -> Predictive:
     return Predictive(
         first.task, cat("mean"), cat("variance"), cat("aleatoric"), cat("epistemic"), cat("counts"), first.engine,
         stack("drawn"), stack("noise"), cat("energies") if first.energies is not None else None, first.weights,
+        stages=cat("stages") if first.stages is not None else None, macs=cat("macs") if first.macs is not None else None,
     )  # fmt: skip
 
 

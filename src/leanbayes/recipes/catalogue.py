@@ -41,6 +41,8 @@ _SUMMARIES = {
     "hvae-depth": "ordered latents, section 6.2.2: the depth of a hierarchical VAE by the mode of its posterior",
     "limited-parameters":
         "nested posteriors, table 2: the smallest BN3, sparse variational dropout, averages over widths",
+    "lung-segmentation":
+        "nested posteriors and ordered latents, table 8: samples of U-Nets beside the masks of four experts (LIDC)",
     "nested-cost": "nested posteriors, table 3: time of a training step and of a prediction beside IBNN and FN3",
     "nested-tails": "nested posteriors, figure 1: learned tail probabilities by layer",
     "nested-widths":
@@ -79,6 +81,8 @@ _SUMMARIES = {
     "sparse-density": "sparse subspace VI, figure 2 left: accuracy and calibration against density, beside RigL's",
     "sparse-init": "sparse subspace VI, figure 3 right: sigma of new weights; and training without the KL's warm-up",
     "sparse-ood": "sparse subspace VI, table 3: AUROC and AUPR of out-of-domain data, beside dense VI and RigL",
+    "student":
+        "nested posteriors, table 4: students of a quarter of the channels by MMD, KL and means, beside labels alone",
     "variance-accuracy":
         "variance networks, table 1: one sample, the means, an ensemble; LeNet-5 on MNIST, VGG-like on CIFAR-10",
     "variance-attack":
@@ -94,7 +98,9 @@ _SUMMARIES = {
         "variance networks, appendix D: the first dense layer without means from the start; LeNet-5, VGG-like",
 }  # fmt: skip
 _FOLDERS = {
+    "compress": ("student",),
     "nested": ("bn-statistics", "limited-parameters", "snr-pruning"),
+    "segmentation": ("lung-segmentation",),
     "latents": ("hvae-depth", "ordered-latents", "posterior-collapse", "progressive-generation"),
 }
 RECIPES = {name: Recipe(name, text, partial(_experiment, name)) for name, text in _SUMMARIES.items()}

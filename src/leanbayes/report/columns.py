@@ -118,6 +118,15 @@ def noise_known(evaluations: Sequence[Evaluation]) -> bool:
     return any(e.replicates for e in evaluations)
 
 
+def resampled(evaluations: Sequence[Evaluation]) -> str:
+    """What the bootstrap draws, where that is not single data: "image", or "group (175)"; nothing if models differ."""
+    kinds = set()
+    for e in (e for e in evaluations if e.replicates):
+        groups = e.settings.get("groups")
+        kinds.add(f"group ({groups['count']:,})" if groups else "image" if "annotators" in e.settings else "")
+    return kinds.pop() if len(kinds) == 1 else ""
+
+
 def _interval(key: str) -> Column:
     what, level = key.split(".", 1)
     percent = f"{100 * float(level):g} %"

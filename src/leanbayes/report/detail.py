@@ -23,6 +23,7 @@ def model(e: Evaluation, several: bool) -> str:
     """The section of one model; what several models share in one figure is not drawn again for each."""
     notes = "".join(f"<p class=note>Note: {parts.text(note)}</p>" for note in e.notes)
     groups = {
+        "Experts": [*_experts(e)],
         "Calibration": [*_confidence(e), *_declined(e, several), *_regression(e, several)],
         "Out-of-domain data": [*_strange(e)],
         "Robustness": [*_corrupted(e, several), *_attacked(e, several)],
@@ -52,6 +53,16 @@ def _confidence(e: Evaluation) -> Iterator[str]:
     if "confidence" in e.curves:
         caption = "How sure it was where it was right and where it was wrong, each adding up to 100 %."
         yield parts.figure("Confidence", plots.confidence(e.curves["confidence"]), caption)
+
+
+def _experts(e: Evaluation) -> Iterator[str]:
+    if "pixel_calibration" in e.curves:
+        caption = (
+            "Which share of the experts marked the pixels that it gave such a probability. Nearly all pixels are "
+            "background, in the dot at the left."
+        )
+        axes = ("probability of the foreground", "share of experts")
+        yield parts.figure("Pixels", plots.reliability(e.curves["pixel_calibration"], axes), caption)
 
 
 def _declined(e: Evaluation, several: bool) -> Iterator[str]:

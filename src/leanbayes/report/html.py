@@ -7,7 +7,7 @@ from importlib import resources
 from typing import TYPE_CHECKING
 
 from .._version import __version__
-from . import compared, detail, figure, parts, reproduce_command
+from . import compared, detail, examples, figure, parts, reproduce_command
 from .parts import text
 from .summary import summary
 from .table import conditions
@@ -34,6 +34,7 @@ def page(evaluations: Sequence[Evaluation], title: str | None = None, extra: str
         f"<div class=summary>{''.join(f'<p>{text(s)}</p>' for s in summary(evaluations))}</div>",
         extra,
         compared.overview(evaluations),
+        examples.card(evaluations),
     ]
     if several:
         body.append(parts.columns(compared.figures(evaluations)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from .column import Better, Column, Kind
 
 CALIBRATION, HUMAN, SCALED = "Calibration in detail", "Against human labels", "One temperature"
-CONFORMAL = "Conformal prediction"
+CONFORMAL, EXPERTS = "Conformal prediction", "Samples against experts"
 DECLINE, CORRUPTED, ATTACKED = "Answering only when sure", "Corrupted images", "Under attack"
 
 
@@ -30,6 +30,23 @@ METRICS = (
         ("interval_error", "Interval error", "lower", "number", "mean gap between promised and observed coverage"),
         ("aurc", "AURC", "lower", "number", "mean error rate over all shares of data that it may answer"),
         ("eaurc", "E-AURC", "lower", "number", "AURC above that of a perfect ordering by confidence"),
+    ),
+    *_group(
+        EXPERTS,
+        ("ged.unbiased", "GED", "lower", "number", "distance of its samples from the experts' masks, without bias"),
+        ("ged.plug_in", "GED, plug-in", "lower", "number", "as papers have it; falls with the number of samples"),
+        ("hungarian_iou", "Matched IoU", "higher", "number", "overlap of samples and experts in the best matching"),
+        ("dice", "Dice", "higher", "number", "overlap of its mean map with each expert, on average"),
+        ("diversity", "Diversity", "none", "number", "how far apart its samples are; ideally as the experts"),
+        ("diversity.experts", "Diversity of experts", "none", "number", "how far apart the experts are (1 - IoU)"),
+        (
+            "variance_correlation",
+            "Variance correlation",
+            "higher",
+            "number",
+            "whether samples differ in the pixels where experts do",
+        ),
+        ("pixel_ece", "Pixel ECE", "lower", "number", "gap between a pixel's probability and the experts' share"),
     ),
     *_group(
         CALIBRATION,
@@ -101,6 +118,8 @@ COSTS = (
     Column("parameters", "Parameters", "none", "amount", "numbers that are stored; a Gaussian weight has two"),
     Column("active_parameters", "Active", "none", "amount", "parameters still in use, after pruning"),
     Column("macs", "MACs", "none", "amount", "multiply-adds of one forward pass for one datum"),
+    Column("macs_median", "MACs, median", "none", "amount", "of half the data no more, at the stages that were asked"),
+    Column("macs_p95", "MACs, 95 %", "none", "amount", "of 95 % of the data no more"),
     Column("bytes", "Size", "none", "bytes", "the parameters and buffers in memory"),
     Column("train_seconds", "Training", "none", "seconds", "measured time of the training"),
     Column("latency_one", "One datum", "none", "seconds", "measured time of a prediction for one datum, all samples"),
@@ -112,7 +131,8 @@ COSTS = (
 )  # fmt: skip
 MAIN = (
     "accuracy", "nll", "brier", "ece", "rmse", "log_density", "crps", "coverage.0.9", "width.0.9",
-    "corruption.accuracy", "corruption.mce", "attack.success",
+    "corruption.accuracy", "corruption.mce", "attack.success", "ged.unbiased", "hungarian_iou", "dice", "diversity",
+    "variance_correlation",
 )  # fmt: skip
 """What the table of a terminal has room for."""
 RANKS = {

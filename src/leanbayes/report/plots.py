@@ -13,10 +13,11 @@ if TYPE_CHECKING:
     from ..evaluation.result import Evaluation
 
 
-def reliability(curve: Mapping[str, Any]) -> str:
+def reliability(curve: Mapping[str, Any], axes: tuple[str, str] = ("confidence", "accuracy")) -> str:
     """The reliability diagram: accuracy against confidence in bins, with the gap to the diagonal.
 
     curve: `Reliability.to_dict()`. Dots grow with the data in their bins; bins too small for the ECE are hollow.
+    axes: what is compared with what.
     """
     least = max(curve["min_count"], 1)
     bins = [row for row in zip(curve["count"], curve["confidence"], curve["accuracy"], strict=True) if row[0]]
@@ -28,15 +29,16 @@ def reliability(curve: Mapping[str, Any]) -> str:
             ax.plot([sure] * 2, [sure, right], color=colour(1), linewidth=3, alpha=0.4)
         xs, ys = [sure for _, sure, _ in kept], [right for _, _, right in kept]
         ax.plot(xs, ys, color=colour(0), linewidth=1.2, zorder=3)
-        ax.scatter(xs, ys, [16 + 160 * n / total for n, _, _ in kept], color=colour(0), zorder=4, label="accuracy")
+        ax.scatter(xs, ys, [16 + 160 * n / total for n, _, _ in kept], color=colour(0), zorder=4, label=axes[1])
         if small:
             hollow = {"facecolors": "none", "edgecolors": MUTED[0], "linewidths": 1}
             ax.scatter([b[1] for b in small], [b[2] for b in small], 16, **hollow, zorder=2, label="too few data")
         ax.plot([], [], color=colour(1), alpha=0.4, linewidth=3, label="gap")
-        ax.set(xlim=(0, 1), ylim=(0, 1.04), xlabel="confidence", ylabel="accuracy")
+        ax.set(xlim=(0, 1), ylim=(0, 1.04), xlabel=axes[0], ylabel=axes[1])
         percent_axis(ax)
         legend(ax)
-        spoken = "; ".join(f"{_percent(sure)} sure, {_percent(right)} right" for _, sure, right in kept)
+        said = ("sure", "right") if axes[0] == "confidence" else axes
+        spoken = "; ".join(f"{_percent(x)} {said[0]}, {_percent(y)} {said[1]}" for _, x, y in kept)
         return svg(figure, "Reliability diagram", spoken)
 
 

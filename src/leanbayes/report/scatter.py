@@ -22,13 +22,14 @@ EDGE = 0.62, 0.55  # inches left of the axes and below them
 
 
 def axes_of(evaluations: Sequence[Evaluation]) -> tuple[Column, Column] | None:
-    """The cost and the quality that all models have: the time of a prediction or else the parameters; NLL or RMSE."""
-    scores = [c for c in quality(evaluations) if c.key in ("nll", "rmse", "accuracy") and _all(c, evaluations)]
+    """The cost and the quality that all models have: time of a prediction or else parameters; GED, NLL or RMSE."""
+    wanted = ("ged.unbiased", "nll", "rmse", "accuracy")
+    scores = [c for c in quality(evaluations) if c.key in wanted and _all(c, evaluations)]
     costs = [c for c in COSTS if c.key in ("predict_seconds", "parameters") and _all(c, evaluations)]
     costs = [c for c in costs if all((c.value(e) or 0) > 0 for e in evaluations)]
     if not scores or not costs:
         return None
-    return costs[-1], min(scores, key=lambda c: ("nll", "rmse", "accuracy").index(c.key))
+    return costs[-1], min(scores, key=lambda c: wanted.index(c.key))
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from . import columns
-from .column import Column, Kind
-from .metrics import ATTACKED, CALIBRATION, CONFORMAL, CORRUPTED, DECLINE, HUMAN, RANKS, SCALED, SCORES
+from .column import Column, Kind, written
+from .metrics import ATTACKED, CALIBRATION, CONFORMAL, CORRUPTED, DECLINE, EXPERTS, HUMAN, RANKS, SCALED, SCORES
 
 if TYPE_CHECKING:
     from ..evaluation.result import Evaluation
@@ -36,6 +36,7 @@ def sections(e: Evaluation) -> Iterator[Section]:
     alone = [c for c in shown if not c.group and not c.key.startswith(("coverage.", "width.", "ood."))]
     yield from _plain(e, "Quality", alone)
     yield from _intervals(e, shown)
+    yield from _plain(e, EXPERTS, [c for c in shown if c.group == EXPERTS])
     yield from _plain(e, CALIBRATION, [c for c in shown if c.group == CALIBRATION])
     yield from _scaled(e)
     yield from _plain(e, CONFORMAL, [c for c in shown if c.group == CONFORMAL])
@@ -46,8 +47,19 @@ def sections(e: Evaluation) -> Iterator[Section]:
     yield from _plain(e, CORRUPTED, [c for c in shown if c.group == CORRUPTED])
     yield from _severities(e)
     yield from _plain(e, ATTACKED, [c for c in shown if c.group == ATTACKED])
+    yield from _stages(e)
     if cost := columns.cost([e]):
         yield Section("Cost", ("", ""), [(c.label, c.text(e)) for c in cost], tuple(c.meaning for c in cost))
+
+
+def _stages(e: Evaluation) -> Iterator[Section]:
+    """Of a cascade: who answered how many of the data, and what those cost."""
+    rows: list[tuple[str, ...]] = [
+        (str(row["stage"]), written(row["share"], "percent", e.count), written(row["macs"], "amount"))
+        for row in e.curves.get("stages", [])
+    ]
+    if rows:
+        yield Section("Answered by stage", ("Stage", "Data", "MACs each"), rows)
 
 
 def _plain(e: Evaluation, title: str, shown: list[Column]) -> Iterator[Section]:

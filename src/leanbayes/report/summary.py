@@ -28,7 +28,7 @@ def summary(evaluations: Sequence[Evaluation]) -> list[str]:
     mlp classifies 90.0 % of 1,000 test data correctly.
     It is over-confident: its mean confidence is 98.0 % (ECE 0.0800).
     """
-    one: tuple[Callable[[Evaluation], str], ...] = (_quality, _confidence, _selective, _strange, _robust)
+    one: tuple[Callable[[Evaluation], str], ...] = (_quality, _experts, _confidence, _selective, _strange, _robust)
     several: tuple[Callable[[Sequence[Evaluation]], str], ...] = (_best, _likelihood, _notices, _most_robust, _cost)
     said = (f(evaluations[0]) for f in one) if len(evaluations) == 1 else (f(evaluations) for f in several)
     return [sentence for sentence in said if sentence][:MOST]
@@ -45,6 +45,20 @@ def _quality(e: Evaluation) -> str:
     if "rmse" in e.metrics:
         return f"{e.name} has an RMSE of {written(e['rmse'], 'number')} on {e.count:,} test data."
     return ""
+
+
+def _experts(e: Evaluation) -> str:
+    """How close samples of segmentations are to what experts marked, and whether they differ as much."""
+    if "ged.unbiased" not in e.metrics:
+        return ""
+    column = next(c for c in columns.quality([e]) if c.key == "ged.unbiased")
+    within = f" ({found})" if (found := column.interval(e)) else ""
+    text = f"Its samples are at an energy distance of {column.text(e)}{within} from the experts"
+    own, theirs = e.metrics.get("diversity", math.nan), e["diversity.experts"]
+    if theirs > 0 and math.isfinite(own):
+        how = "less than" if own < 0.8 * theirs else "more than" if own > 1.25 * theirs else "about as much as"
+        text += f"; they differ {how} the experts do ({own:.2f} and {theirs:.2f})"
+    return text + "."
 
 
 def _confidence(e: Evaluation) -> str:
@@ -120,12 +134,16 @@ def _robust(e: Evaluation) -> str:
 
 
 def _best(evaluations: Sequence[Evaluation]) -> str:
-    for key, most, equally in (("accuracy", "most accurate", "accurate"), ("rmse", "closest", "close")):
+    kinds = (
+        ("ged.unbiased", "closest to the experts", "close to the experts"),
+        ("accuracy", "most accurate", "accurate"),
+    )
+    for key, most, equally in (*kinds, ("rmse", "closest", "close")):
         column, order = _ranked(key, evaluations)
         if len(order) < 2:
             continue
         first, last = order[0], order[-1]
-        unit = " RMSE" if key == "rmse" else ""
+        unit = {"rmse": " RMSE", "ged.unbiased": " GED"}.get(key, "")
         if _close(column, first, last):
             span = " to ".join(dict.fromkeys((column.text(last), column.text(first))))
             return f"All {len(order)} are about equally {equally} ({span}{unit}, within sampling noise)."

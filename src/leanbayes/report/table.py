@@ -115,7 +115,7 @@ def _small(*lines: str) -> RenderableType:
 
 
 def conditions(evaluations: Sequence[Evaluation]) -> str:
-    """On what and how, if it was the same for all: "1,000 test data; 32 samples, seed 0"."""
+    """On what and how, if it was the same for all: "1,000 test data; 32 samples, seed 0; intervals by image"."""
     counts = {e.count for e in evaluations}
     parts = [f"{min(counts):,} test data" if len(counts) == 1 else f"{min(counts):,} to {max(counts):,} test data"]
     settings = [e.settings for e in evaluations if columns.is_sampled(e)]
@@ -124,4 +124,6 @@ def conditions(evaluations: Sequence[Evaluation]) -> str:
         number = samples.pop() if len(samples) == 1 else f"{min(samples)} to {max(samples)}"
         parts.append(f"{number} sample{'' if number == 1 else 's'}")
         parts[-1] += f", seed {seeds.pop()}" if len(seeds) == 1 else ""
+    if resampled := columns.resampled(evaluations):
+        parts.append(f"intervals by {resampled}")
     return "; ".join(parts)

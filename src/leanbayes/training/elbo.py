@@ -55,7 +55,8 @@ class ELBO(nn.Module):
     estimate of -ELBO over the whole data set, whatever the batch size. What a model draws anew for every batch, the
     widths of a nested network, adds terms of its own, which are not divided (`leanbayes.kl.unscaled_sum`). Latent
     variables of each datum (`leanbayes.batches.LatentOutput`) add latent_weight times the mean of their KL over the
-    batch, which is not divided either.
+    batch, which is not divided either. Where several annotators have marked an image, a training call draws one of
+    them for each image, from torch's generator; other calls average over them.
 
     task: "classification", "regression", "segmentation", a Likelihood, or a function of (outputs, targets) that returns
     a log-likelihood per datum. num_data: the size of the training set, or the loader or data set to take it from.
@@ -87,7 +88,8 @@ class ELBO(nn.Module):
         latent_weight = evaluate(self.latent_weight, self.step, "latent_weight")
         latent_kl: Tensor | float = 0.0
         with torch.autocast(tensor.device.type, enabled=False):
-            log_prob = self.likelihood.log_prob(tensor, batches.targets_of(outputs, targets))
+            targets, training = batches.targets_of(outputs, targets), model.training and torch.is_grad_enabled()
+            log_prob = self.likelihood.log_prob(tensor, self.likelihood.drawn(tensor, targets) if training else targets)
             if not log_prob.numel():
                 raise DataError("expected a batch with at least one datum, received an empty one")
             nll = -log_prob.mean()
@@ -98,7 +100,7 @@ class ELBO(nn.Module):
             if isinstance(outputs, batches.LatentOutput):
                 latent_kl = outputs.kl.mean().to(loss)
                 loss = loss + latent_weight * latent_kl
-        if model.training and torch.is_grad_enabled():
+        if training:
             if self.step == 0:
                 self._compare(nll, kl, weight)
             self.step += 1

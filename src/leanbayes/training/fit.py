@@ -19,13 +19,14 @@ from ..convert import record
 from ..data.dataset import class_names
 from ..errors import ConfigError, LeanBayesWarning
 from ..turns import training
-from . import arguments, callbacks as hooks, checkpoint as files, data, history
+from . import arguments, callbacks as hooks, checkpoint as files, data
 from .elbo import ELBO
 from .history import History
 from .job import Job
 from .loop import Run
 from .recalibrate import needs_whole_draws, recalibrate_
 from .schedules import Schedule, schedule
+from .trackers import TensorBoardTracker, Tracker, check as check_trackers
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -62,6 +63,7 @@ def fit(
     resume: bool = False,
     log: str | os.PathLike[str] | None = None,
     tensorboard: str | os.PathLike[str] | None = None,
+    trackers: Sequence[Tracker] = (),
     accelerator: str = "auto",
     devices: int | str | list[int] = 1,
     strategy: Any = "auto",
@@ -96,7 +98,8 @@ def fit(
     there; killed at any moment, it ends bit-identical to one that was not (on the same number of threads). Another
     seed, batch_size, num_data, kl_weight, scheduler, method or prior is refused; other data, clip and options of the
     optimizer such as lr apply from there on, with a warning (where a scheduler sets them, its values stay).
-    log: a file of JSON lines, a row an epoch. tensorboard: a folder.
+    log: a file of JSON lines, a row an epoch. tensorboard: a folder. trackers: `MLflowTracker`, `WandbTracker` or any
+    object with the methods of `leanbayes.training.trackers.Tracker`.
 
     Where a step cannot be done (inputs that are not finite, targets that do not fit, a loss or gradient that is not
     finite) an error says why, and the model is as it was when that step began, buffers included.
@@ -130,8 +133,9 @@ def fit(
         checks.whole_number("checkpoint_every", checkpoint_every)
     if checkpoint is None and (resume or checkpoint_every is not None):
         raise ConfigError("resume and checkpoint_every: expected a checkpoint as well; pass checkpoint='run.ckpt'")
+    tracked = check_trackers(trackers)
     if tensorboard is not None:
-        history.check_tensorboard()
+        tracked = [TensorBoardTracker(tensorboard), *tracked]
 
     train_loader = accept(train_loader, model, name="train_loader")
     val = None if val is None else accept(val, model, name="val")
@@ -166,7 +170,7 @@ def fit(
         checkpoint_every=checkpoint_every,
         resume=resume,
         log=arguments.as_file("log", log),
-        tensorboard=None if tensorboard is None else Path(tensorboard),
+        trackers=tracked,
         progress=progress,
     )
     if checkpoint is not None and not feed.owned:

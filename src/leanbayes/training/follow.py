@@ -11,56 +11,61 @@ from torch.optim import Optimizer
 
 from .. import batches, checks
 from ..convert import record
+from ..errors import ConfigError
+from ..layers.contract import option
 from . import callbacks as hooks
 from .arguments import make_optimizer
 from .elbo import ELBO, Terms
 
 
 class Following:
-    """What `follow` returns. state: where training stands. hooks: the callbacks that are called. See `stop`."""
+    """What `follow` returns. state: where training stands. hooks: the callbacks that are called. See `stop`.
+
+    begin, gradients_ready, stepped: what the hooks of `follow` call, for trainers that have hooks of their own.
+    terms: of the last batch. The step of the ELBO, which schedules of its weights go by, counts steps of the optimiser:
+    batches whose gradients are accumulated are one.
+    """
 
     def __init__(self, state: hooks.State, elbo: ELBO, found: list[Any]) -> None:
         self.state, self.elbo, self.hooks = state, elbo, found
         self.begun = False
         self.seen = 0
-        self.handles: list[Any] = [
-            state.model.register_forward_pre_hook(self._before, prepend=True),
+        self.terms: Terms | None = None
+        self.network = state.model
+        self.before = elbo.step
+        self.handles: list[Any] = []
+        hooks.notify(found, "fit_start", state)
+        record.ensure(self.network).trained(elbo.likelihood.to_dict())
+        self.handles = [
             elbo.register_forward_hook(self._counted, with_kwargs=True),
-            state.optimizer.register_step_pre_hook(self._backward_done),
-            state.optimizer.register_step_post_hook(self._stepped),
+            state.optimizer.register_step_post_hook(lambda *call: self.stepped()),
         ]
-        try:
-            hooks.notify(found, "fit_start", state)
-        except BaseException:
-            for handle in self.handles:
-                handle.remove()
-            raise
-        record.ensure(state.model).trained(elbo.likelihood.to_dict())
 
     def stop(self) -> None:
         """End training: remove the hooks from model, loss and optimiser, and call `fit_end`."""
+        if self.handles:
+            self.remove()
+            hooks.notify(self.hooks, "fit_end", self.state)
+
+    def remove(self) -> None:
+        """Remove the hooks, without a word to the callbacks: training has failed."""
         for handle in self.handles:
             handle.remove()
-        if self.handles:
-            hooks.notify(self.hooks, "fit_end", self.state)
         self.handles = []
 
-    def _before(self, model: nn.Module, inputs: Any) -> None:
-        if not self.begun and model.training and torch.is_grad_enabled():  # validation is no step
+    def begin(self) -> None:
+        """A forward pass is to come; only the first one before a step counts as its begin."""
+        if not self.begun:
             self.begun = True
             hooks.notify(self.hooks, "before_step", self.state)
 
-    def _counted(self, elbo: nn.Module, inputs: Any, named: dict[str, Any], terms: Terms) -> None:
-        if self.begun and torch.is_grad_enabled():
-            outputs = named["outputs"] if "outputs" in named else inputs[1]
-            self.seen += len(batches.output_tensor(outputs)) * _processes()
-            self.state.terms = terms.detached()
-
-    def _backward_done(self, optimizer: Optimizer, *call: Any) -> None:
+    def gradients_ready(self) -> None:
+        """All gradients of the step are there."""
         if self.begun:
             hooks.notify(self.hooks, "after_backward", self.state)
 
-    def _stepped(self, optimizer: Optimizer, *call: Any) -> None:
+    def stepped(self) -> None:
+        """The optimiser has stepped."""
         if not self.begun:
             return
         self.begun = False
@@ -68,8 +73,40 @@ class Following:
         hooks.notify(self.hooks, "after_step", self.state)
         self.state.epoch = self.seen // self.elbo.num_data
         self.state.terms = None
+        self.elbo.step = self.before + self.state.step
         if self.elbo.likelihood.state_dict():  # a learned noise level has moved
-            record.ensure(self.state.model).likelihood = self.elbo.likelihood.to_dict()
+            record.ensure(self.network).likelihood = self.elbo.likelihood.to_dict()
+
+    def state_dict(self) -> dict[str, Any]:
+        """What training needs to go on: plain values and tensors."""
+        kept = [c.state_dict() if option(c, "state_dict") else None for c in self.hooks]
+        done = {"step": self.state.step, "epoch": self.state.epoch, "seen": self.seen, "before": self.before}
+        return done | {"callbacks": kept}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from where another run of the same training was."""
+        kept = state["callbacks"]
+        if len(kept) != len(self.hooks):
+            raise ConfigError(
+                f"callbacks: expected {len(kept)}, as in the run that is continued, got {len(self.hooks)}"
+            )
+        for callback, stored in zip(self.hooks, kept, strict=True):
+            if stored is not None:
+                callback.load_state_dict(stored)
+        self.state.step, self.state.epoch, self.seen = state["step"], state["epoch"], state["seen"]
+        self.before = state["before"]
+        self.elbo.step = self.before + self.state.step
+
+    def _counted(self, elbo: ELBO, inputs: Any, named: dict[str, Any], terms: Terms) -> None:
+        if self.begun and torch.is_grad_enabled():
+            called = dict(zip(("model", "outputs"), inputs, strict=False)) | named
+            outputs = called["outputs"]
+            if called["model"] is not self.network:  # a trainer's module holds the network
+                self.network = called["model"]
+                record.ensure(self.network).trained(self.elbo.likelihood.to_dict())
+            elbo.step = self.before + self.state.step
+            self.seen += len(batches.output_tensor(outputs)) * _processes()
+            self.state.terms = self.terms = terms.detached()
 
 
 def _processes() -> int:
@@ -107,6 +144,23 @@ def follow(
     >>> following.state.step, lb.predict(model, torch.randn(2, 4)).probs.shape
     (4, torch.Size([2, 3]))
     """
+    following = started(model, optimizer, elbo, total_steps=total_steps, callbacks=callbacks)
+
+    def before(model: nn.Module, inputs: Any) -> None:
+        if model.training and torch.is_grad_enabled():  # validation is no step
+            following.begin()
+
+    following.handles += [
+        model.register_forward_pre_hook(before, prepend=True),
+        optimizer.register_step_pre_hook(lambda *call: following.gradients_ready()),
+    ]
+    return following
+
+
+def started(
+    model: nn.Module, optimizer: Optimizer, elbo: ELBO, *, total_steps: int | None = None, callbacks: Iterable[Any] = ()
+) -> Following:
+    """`follow` for a trainer that says by itself when a step begins and when its gradients are there."""
     checks.module("model", model)
     checks.instance("optimizer", optimizer, Optimizer, "a torch optimizer")
     checks.instance("elbo", elbo, ELBO, "lb.ELBO(...)")

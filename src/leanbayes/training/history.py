@@ -1,4 +1,4 @@
-"""The numbers of a training run: in memory, as JSON lines, in TensorBoard."""
+"""The numbers of a training run: in memory, as JSON lines, and at trackers."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from .. import checks
-from ..errors import ArtifactError, LeanBayesWarning, MissingExtraError
+from ..errors import ArtifactError, LeanBayesWarning
 from ..files import write_text
+from .trackers import Tracker, Trackers
 
 
 @dataclass
@@ -57,7 +58,7 @@ def plain(row: dict[str, Any]) -> dict[str, Any]:
 
 
 class Journal:
-    """Writes rows to a JSONL file and to TensorBoard as they come.
+    """Writes rows to a JSONL file and gives them to trackers as they come.
 
     The file holds the rows of one run. It is written anew from the rows known at the start, so that a run which
     continues from a checkpoint neither repeats nor loses any. Where it cannot be written a warning says so, once, and
@@ -66,8 +67,8 @@ class Journal:
     rows: those of the run, which its owner adds to before `append`.
     """
 
-    def __init__(self, log: str | Path | None, tensorboard: str | Path | None, rows: list[dict[str, Any]]) -> None:
-        self.writer = _writer(tensorboard, rows)
+    def __init__(self, log: str | Path | None, trackers: list[Tracker], rows: list[dict[str, Any]]) -> None:
+        self.trackers = Trackers(trackers, rows[-1]["step"] if rows else 0)
         self.path = None if log is None else Path(log)
         self.rows, self.whole, self.warned = rows, False, False
         self._log(None)
@@ -75,11 +76,7 @@ class Journal:
     def append(self, row: dict[str, Any]) -> None:
         """Write one more row."""
         self._log(row)
-        if self.writer is not None:
-            for name, value in row.items():
-                if isinstance(value, float):
-                    self.writer.add_scalar(name, value, row["step"])
-            self.writer.flush()
+        self.trackers.log(row)
 
     def _log(self, row: dict[str, Any] | None) -> None:
         if self.path is None:
@@ -104,27 +101,8 @@ class Journal:
 
     def close(self) -> None:
         """Close what is open."""
-        if self.writer is not None:
-            self.writer.close()
-
-
-def check_tensorboard() -> None:
-    """Refuse `tensorboard=` where the package is missing."""
-    try:
-        import torch.utils.tensorboard  # noqa: F401
-    except ImportError as error:
-        raise MissingExtraError("tensorboard= needs a package: pip install leanbayes[tensorboard]") from error
+        self.trackers.close()
 
 
 def _line(row: dict[str, Any]) -> str:
     return json.dumps(row) + "\n"
-
-
-def _writer(folder: str | Path | None, rows: list[dict[str, Any]]) -> Any:
-    if folder is None:
-        return None
-    check_tensorboard()
-    from torch.utils.tensorboard import SummaryWriter
-
-    # purge_step hides what an interrupted run logged after the checkpoint that this one continues from.
-    return SummaryWriter(str(folder), purge_step=rows[-1]["step"] + 1 if rows else 0)

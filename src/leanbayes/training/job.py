@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from .. import batches
 from .elbo import ELBO, Terms
+from .trackers import Tracker
 
 
 @dataclass
@@ -34,7 +35,7 @@ class Job:
     checkpoint_every: int | None
     resume: bool
     log: Path | None
-    tensorboard: Path | None
+    trackers: list[Tracker]
     progress: bool
 
 

@@ -92,7 +92,7 @@ class Run:
                 snapshot.begin(self)
             else:
                 snapshot.restore(self, stored)
-            journal = Journal(job.log, job.tensorboard, self.history.rows) if first else Journal(None, None, [])
+            journal = Journal(job.log, job.trackers, self.history.rows) if first else Journal(None, [], [])
             bar = Bar(job.epochs, len(self.feed), self.state.step, show=job.progress and first)
             try:
                 while self.state.epoch < job.epochs and self.state.stop is None:

@@ -146,6 +146,11 @@ def needs_whole_draws(model: nn.Module) -> bool:
     return any(layer.estimator != "weight" for layer in layers) or bool(units(model))
 
 
+def has_statistics(model: nn.Module) -> bool:
+    """Whether a model has BatchNorm layers with running statistics."""
+    return bool(_norms(model))
+
+
 def collected_at_means(model: nn.Module) -> bool:
     """Whether a model's statistics were re-estimated at the means, and by nothing else since.
 

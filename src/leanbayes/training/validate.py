@@ -154,6 +154,6 @@ def _score(likelihood: Likelihood, prediction: Tensor, targets: Tensor) -> Tenso
     if likelihood.class_dim is None:
         return torch.tensor([(prediction - targets).double().square().sum(), targets.numel()], dtype=torch.float64)
     ignored = -1 if likelihood.ignore_index is None else likelihood.ignore_index  # labels are 0 or more otherwise
-    labelled = targets != ignored
-    right = (prediction.argmax(likelihood.class_dim) == targets) & labelled
+    labelled, said = targets != ignored, prediction.argmax(likelihood.class_dim)
+    right = ((said if said.ndim == targets.ndim else said.unsqueeze(1)) == targets) & labelled  # annotators in between
     return torch.tensor([right.sum(), labelled.sum()], dtype=torch.float64)

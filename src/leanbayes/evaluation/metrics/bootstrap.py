@@ -8,6 +8,7 @@ function of (n, seed): two models on the same data see the same replicates, and 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -85,9 +86,17 @@ def replicates(
 
 
 def rank_replicates(
-    inside: Tensor, outside: Tensor, *, replicates: int = 200, seed: int = 0, positive: ood.Positive = "ood"
+    inside: Tensor,
+    outside: Tensor,
+    *,
+    replicates: int = 200,
+    seed: int = 0,
+    positive: ood.Positive = "ood",
+    groups: Tensor | None = None,
 ) -> dict[str, list[float]]:
     """auroc, aupr and fpr95 of one score, both sides resampled, each by itself. inside, outside: (N,) and (M,).
+
+    groups: the number of the group that each datum inside belongs to (N,); whole groups are then resampled.
 
     >>> found = rank_replicates(torch.tensor([0.1, 0.2]), torch.tensor([0.8, 0.9]), replicates=2)
     >>> found
@@ -96,7 +105,9 @@ def rank_replicates(
     whole_number("replicates", replicates, error=EvaluationError)
     truth, scores = ood.labelled(inside, outside, positive)
     statistic = _ranks(torch.from_numpy(scores), torch.from_numpy(truth))
-    here = resamplings(len(inside), replicates=replicates, seed=seed)
+    where = np.arange(len(inside)) if groups is None else groups.unique(return_inverse=True)[1].numpy()
+    drawn = resamplings(int(where.max()) + 1, replicates=replicates, seed=seed)
+    here = (weights[where] for weights in drawn)
     there = resamplings(len(outside), replicates=replicates, seed=seed, stream=1)
     found: dict[str, list[float]] = {"auroc": [], "aupr": [], "fpr95": []}
     for sides in zip(here, there, strict=True):
@@ -111,14 +122,16 @@ def set_replicates(
     *,
     replicates: int = 200,
     seed: int = 0,
+    groups: Tensor | None = None,
 ) -> dict[str, list[float]]:
-    """``ood.SET.SCORE.METRIC`` of all that `ood.compare_sets` ranks."""
+    """``ood.SET.SCORE.METRIC`` of all that `ood.compare_sets` ranks; groups: of the data inside."""
+    options: dict[str, Any] = {"replicates": replicates, "seed": seed, "groups": groups}
     return {
         f"ood.{name}.{score}.{metric}": values
         for name, sets in outside.items()
         for score, here in inside.items()
         if ood.varies(score, here, sets[score])
-        for metric, values in rank_replicates(here, sets[score], replicates=replicates, seed=seed).items()
+        for metric, values in rank_replicates(here, sets[score], **options).items()
     }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ from ...layers.contract import hook_owner, remove_hooks
 from ...layers.shell import StandIn
 from ...ordering.unit import Draw, OrderingUnit, units
 from ...posteriors.base import Posterior
+from .config import Nested
 from .narrow import Narrow, Narrowing, can_narrow
 
 
@@ -44,6 +46,15 @@ class OrderedLayer(BayesLayer, Narrowing):
             weight, bias = self.narrow.part(weight, bias)
         return super().compute(x, weight, bias, *extra, **named)
 
+    def at_fixed_width(self) -> BayesLayer:
+        """The same posteriors without an order, as the method of the weights alone makes them."""
+        plain = copy.copy(self.shell)
+        plain._parameters = {name: self._parameters.get(name) for name in self.shell._parameters}
+        posteriors: dict[str, Posterior] = dict(self.posteriors.items())  # type: ignore[arg-type]
+        made = BayesLayer(plain, posteriors, self.priors, estimator=self.estimator, approximation=self.approximation)
+        made.method = self.method.weights if isinstance(self.method, Nested) else self.method
+        return made
+
     def _kl(self, name: str, q: Posterior) -> Tensor:
         """kappa times Phi_2 of (18): sum_f S_f sum_{weights of output f} KL, S_f the keep probability of feature f."""
         terms = self.except_padding(name, kl(q, self.priors[name], approximation=self.approximation))
@@ -72,6 +83,10 @@ class OrderedPlain(StandIn, Narrowing):
         super().__init__(module)
         self.orders = nn.ModuleList(orders)
         self.train(module.training)
+
+    def at_fixed_width(self) -> nn.Module:
+        """The plain layer."""
+        return self.restored()
 
     def forward(self, input: Tensor, *extra: Any, **named: Any) -> Tensor:
         """The module's operation; called as the module was."""

@@ -20,6 +20,7 @@ from torch import Tensor
 from ... import checks
 from ...checks import number
 from ...errors import ConfigError
+from ...posteriors.magnitude import above_zero, excess, expected_magnitude, magnitude_of_mean, signal_to_noise
 
 Removal = Literal["mean", "snr", "abs", "snr-abs", "exp", "snr-exp"]
 REMOVALS: tuple[str, ...] = get_args(Removal)
@@ -28,34 +29,6 @@ ADDITIONS: tuple[str, ...] = get_args(Addition)
 
 _SERIES_BELOW = 1e-3
 _PLAIN_ABOVE = 12.0  # e^(-r^2 / 2) is below 1e-31 there: |theta| is theta
-
-
-def magnitude_of_mean(mu: Tensor, sigma: Tensor) -> Tensor:
-    """Criterion 1: |mu|.
-
-    >>> magnitude_of_mean(torch.tensor([-2.0]), torch.tensor([1.0]))
-    tensor([2.], dtype=torch.float64)
-    """
-    return mu.detach().double().abs()
-
-
-def signal_to_noise(mu: Tensor, sigma: Tensor) -> Tensor:
-    """Criterion 2: SNR(theta) = |mu| / sigma.
-
-    >>> signal_to_noise(torch.tensor([-2.0]), torch.tensor([0.5]))
-    tensor([4.], dtype=torch.float64)
-    """
-    return mu.detach().double().abs() / _above_zero(sigma)
-
-
-def expected_magnitude(mu: Tensor, sigma: Tensor) -> Tensor:
-    """Criterion 3 (equation 6): E|theta| = sigma (r + d).
-
-    >>> expected_magnitude(torch.tensor([0.0]), torch.tensor([1.0]))  # sqrt(2 / pi)
-    tensor([0.7979], dtype=torch.float64)
-    """
-    r = signal_to_noise(mu, sigma)
-    return mu.detach().double().abs() + sigma.detach().double() * _excess(r)
 
 
 def signal_to_noise_of_magnitude(mu: Tensor, sigma: Tensor) -> Tensor:
@@ -67,7 +40,7 @@ def signal_to_noise_of_magnitude(mu: Tensor, sigma: Tensor) -> Tensor:
     tensor([ 1.3236, 30.0000], dtype=torch.float64)
     """
     r = signal_to_noise(mu, sigma)
-    d = _excess(r)
+    d = excess(r)
     return (r + d) / (1 - d * (2 * r + d)).sqrt()
 
 
@@ -138,16 +111,11 @@ def _log_second_moment(mu: Tensor, sigma: Tensor, lam: float) -> Tensor:
 
     For a small s, where c itself would cancel, its series: k2 s^2 + k3 s^3 + 7/12 k4 s^4 with the cumulants of |theta|.
     """
-    r, s = signal_to_noise(mu, sigma), _check(lam) * _above_zero(sigma)
+    r, s = signal_to_noise(mu, sigma), _check(lam) * above_zero(sigma)
     direct = s * s + _correction(r, 2 * s) - 2 * _correction(r, s)
     k2, k3, k4 = _cumulants(r)
     series = s * s * (k2 + s * (k3 + 7 / 12 * s * k4))
     return torch.where(s < _SERIES_BELOW, series, direct)
-
-
-def _excess(r: Tensor) -> Tensor:
-    """d(r) = sqrt(2 / pi) e^(-r^2 / 2) - 2 r Phi(-r), without cancelling against the exponential."""
-    return torch.exp(-r * r / 2) * (math.sqrt(2 / math.pi) - r * torch.special.erfcx(r / math.sqrt(2)))
 
 
 def _correction(r: Tensor, s: Tensor) -> Tensor:
@@ -168,11 +136,6 @@ def _cumulants(r: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     k3 = m3 - 3 * m1 * m2 + 2 * m1**3
     k4 = m4 - 4 * m1 * m3 - 3 * m2 * m2 + 12 * m1 * m1 * m2 - 6 * m1**4
     return torch.where(folded, k2, 1.0), torch.where(folded, k3, 0.0), torch.where(folded, k4, 0.0)
-
-
-def _above_zero(sigma: Tensor) -> Tensor:
-    """A sigma that has underflowed is the smallest there is: r stays a number."""
-    return sigma.detach().double().clamp_min(torch.finfo(torch.double).tiny)
 
 
 def _check(lam: float) -> float:

@@ -31,9 +31,10 @@ from ...methods.sparse.mask_updates import replacement_rate
 from ...methods.sparse.posterior import SparseGaussian
 from ...posteriors.scale import std_from_rho
 from ...report.figure import canvas, legend, svg
+from ...report.matrix import matrix
 from ...training.callbacks import State
 from ..experiment import Cell, Experiment, Results, rows_of_cells
-from ..figures.charts import curves, matrix
+from ..figures.charts import curves
 from ..jobs import Jobs
 from ..paper import printed
 from ..results import Measured, Metrics, Row, points_as_rows

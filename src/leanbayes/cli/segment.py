@@ -1,0 +1,215 @@
+"""`leanbayes segment`: samples of masks and maps of uncertainty for images, as PNG files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import tyro
+
+from .. import checks as values
+from ..errors import ConfigError, DataError
+from ..optional import require
+from . import checks
+from .predict import as_csv
+
+if TYPE_CHECKING:
+    import numpy as np
+    from torch import Tensor
+
+    from ..prediction import Predictive
+    from .saved import Training
+
+SHOWN = 6
+PANEL = 192  # pixels of a panel of the overview
+
+
+@dataclass(frozen=True)
+class Segment:
+    """Segment images with a saved network: samples of masks, the mean and maps of uncertainty, as PNG files.
+
+    Args:
+        file: a model that leanbayes train or leanbayes.save wrote.
+        images: an image, a folder of images (with those of its subfolders), or a .npy array (images, channels, height,
+            width) of pixels from 0 to 1.
+        out: a folder, with a folder for each image: overview.png, sample-01.png, ..., mean.png (probability of the
+            foreground), entropy.png and mutual_information.png (white is the logarithm of the number of classes); and
+            summary.csv, a line an image.
+        samples: networks drawn from the posterior, each of which gives a mask.
+        masks: how many of them to write.
+        threshold: of two classes, the probability above which a pixel belongs to the second.
+        length: how many latents to use, of a network with ordered latents.
+        width: the part of the channels to use, of a nested network.
+        size: resize images to size x size pixels.
+        seed: of the draws.
+        scaled: pixels from 0 to 1 are what the network takes.
+        model: your own network as package.module:factory, where the file does not hold one of the library's.
+        json: print JSON instead of text.
+    """
+
+    file: Annotated[Path, tyro.conf.Positional]
+    images: Annotated[Path, tyro.conf.Positional]
+    out: Path = Path("segmented")
+    samples: int = 16
+    masks: int = 8
+    threshold: float | None = None
+    length: int | None = None
+    width: float | None = None
+    size: int | None = None
+    seed: int = 0
+    scaled: bool = False
+    model: str | None = None
+    json: bool = False
+
+    def run(self) -> dict[str, Any]:
+        """Write the files."""
+        checks.counts(samples=self.samples, masks=self.masks)
+        checks.counts(**{n: v for n, v in (("length", self.length), ("size", self.size)) if v is not None})
+        checks.seed(self.seed)
+        if self.width is not None:
+            values.number("--width", self.width, above=0, at_most=1)
+        if self.threshold is not None:
+            checks.fractions(threshold=self.threshold)
+        if self.out.exists() and not self.out.is_dir():
+            raise ConfigError(f"--out: expected a folder, {self.out} is a file")
+        if not self.images.exists():
+            raise DataError(f"{self.images}: expected an image, a folder of images or a .npy array, there is none")
+        checks.targets(out=self.out / "summary.csv" if self.out.is_dir() else self.out)
+        require("PIL", "images", "leanbayes segment")
+
+        import leanbayes as lb
+
+        from .. import files
+        from .saved import open_model
+
+        model, training = open_model(self.file, self.model)
+        if training.mean is None and not self.scaled:
+            raise DataError(
+                f"{self.file} does not say how images were scaled in training, and predictions for other scales are "
+                "wrong; pass --scaled if the network takes pixels from 0 to 1"
+            )
+        if self.length is not None:
+            lb.set_length_(model, self.length)
+        if self.width is not None:
+            lb.set_width_(model, self.width)
+        for _, pixels in self._images(training):  # what cannot be read is found before anything is written
+            self._inputs(pixels, training)
+        rows: list[list[Any]] = []
+        for name, pixels in self._images(training):
+            prediction = lb.predict(
+                model, self._inputs(pixels, training), self.samples, self.seed, task=_task(model), keep_samples=True
+            )
+            folder = self.out / name
+            folder.mkdir(parents=True, exist_ok=True)
+            found = pictures(pixels[0].numpy(), prediction, self.threshold, self.masks)
+            for file, picture in found.items():
+                files.write_bytes(folder / file, picture)
+            rows.append([str(name), *numbers(prediction, self.threshold)])
+        header = ["image", "foreground", "foreground_std", "entropy", "mutual_information", "diversity"]
+        files.write_text(self.out / "summary.csv", as_csv(header, rows))
+        if not self.json:
+            print(f"wrote {len(rows)} folders and summary.csv to {self.out}")
+        return {"out": str(self.out), "columns": header, "rows": rows}
+
+    def _images(self, training: Training) -> Iterator[tuple[Path, Tensor]]:
+        """The name of each image, and its pixels from 0 to 1, (1, channels, height, width)."""
+        import torch
+
+        from ..data.image_folder import images_in, read_images
+        from .inputs import read
+
+        if self.images.suffix == ".npy":
+            stacked = read(self.images)
+            if stacked.ndim != 4 or not 0 <= float(stacked.min()) <= float(stacked.max()) <= 1:
+                raise DataError(
+                    f"{self.images}: expected (images, channels, height, width) of pixels from 0 to 1, received shape "
+                    f"{tuple(stacked.shape)} of numbers from {float(stacked.min()):g} to {float(stacked.max()):g}"
+                )
+            yield from ((Path(f"{i:05d}"), image.unsqueeze(0)) for i, image in enumerate(stacked))
+            return
+        written = self.out.resolve()
+        paths = [path for path in images_in(self.images) if written not in path.resolve().parents]
+        root = self.images if self.images.is_dir() else self.images.parent
+        names = [path.relative_to(root).with_suffix("") for path in paths]
+        channels = training.input_shape[0] if training.input_shape else None
+        for path, name in zip(paths, names, strict=True):
+            alone = names.count(name) == 1  # a.png beside a.jpg keep their endings
+            image = read_images([path], size=self.size or 0, channels=channels)
+            yield name if alone else path.relative_to(root), torch.from_numpy(image).float() / 255
+
+    def _inputs(self, pixels: Tensor, training: Training) -> Tensor:
+        """What the network takes."""
+        import torch
+
+        if training.mean is None or training.std is None or self.scaled:
+            return pixels
+        mean, std = (torch.tensor(part).reshape(1, -1, 1, 1) for part in (training.mean, training.std))
+        if mean.shape[1] != pixels.shape[1]:
+            raise DataError(f"expected images of {mean.shape[1]} channels, received {pixels.shape[1]}")
+        return (pixels - mean) / std
+
+
+def pictures(image: np.ndarray, prediction: Predictive, threshold: float | None, count: int) -> dict[str, bytes]:
+    """PNG files by name for one image (channels, height, width) and the prediction for it, whose samples were kept."""
+    from ..report.masks import png, shades
+
+    masks = prediction.masks(threshold)[:count, 0].cpu().numpy()
+    two, top = masks.dtype == bool, math.log(prediction.probs.shape[1])
+    maps = {
+        "mean.png": shades(1 - prediction.probs[0, 0].cpu().numpy()),
+        "entropy.png": shades(prediction.entropy[0].cpu().numpy(), 0, top),
+        "mutual_information.png": shades(prediction.mutual_information[0].cpu().numpy(), 0, top),
+    }
+    drawn = {f"sample-{i:02d}.png": (255 * mask if two else mask).astype("uint8") for i, mask in enumerate(masks, 1)}
+    files = {name: png(pixels) for name, pixels in {**drawn, **maps}.items()}
+    return {"overview.png": overview(image, masks, maps), **files}
+
+
+def overview(image: np.ndarray, masks: np.ndarray, maps: dict[str, np.ndarray]) -> bytes:
+    """One picture: the image, the outlines of samples, and the maps in colours, each with its name above."""
+    import numpy as np
+    from PIL import Image, ImageDraw, ImageFont
+
+    from ..report.masks import PALETTE, coloured, drawn, picture, png, sheet, thinned
+
+    pixels = picture(thinned(image, 2 * PANEL))
+    scale = max(1, PANEL // max(pixels.shape[:2]))
+    panels = [coloured(pixels, scale)]
+    panels += [drawn(pixels, thinned(mask, 2 * PANEL), scale) for mask in masks[:SHOWN]]
+    panels += [coloured(thinned(part, 2 * PANEL), scale, PALETTE) for part in maps.values()]
+    names = ["image", *(f"sample {i + 1}" for i in range(len(masks[:SHOWN])))]
+    names += [name.removesuffix(".png").replace("_", " ") for name in maps]
+    row = np.pad(sheet(panels), ((16, 0), (0, 0), (0, 0)), constant_values=255)
+    canvas = Image.fromarray(row)
+    pen, font, step = ImageDraw.Draw(canvas), ImageFont.load_default(), panels[0].shape[1] + 6
+    for at, name in enumerate(names):
+        pen.text((8 + at * step, 6), name, fill=(60, 60, 60), font=font)
+    return png(np.asarray(canvas))
+
+
+def numbers(prediction: Predictive, threshold: float | None) -> list[float]:
+    """Of one image: mean and standard deviation of the share of the foreground over the samples, the mean entropy and
+    mutual information of a pixel, and how far apart two samples are.
+    """
+    from ..evaluation.metrics.segmentation import diversity
+
+    masks = prediction.masks(threshold)
+    share = (masks != 0).double().flatten(1).mean(1)
+    classes = prediction.probs.shape[1]
+    apart = diversity(masks[:, 0], num_classes=classes if classes > 2 else None) if len(masks) > 1 else 0.0
+    doubt = prediction.entropy.mean(), prediction.mutual_information.mean()
+    return [float(number) for number in (share.mean(), share.std(unbiased=False), *doubt, apart)]
+
+
+def _task(model: Any) -> Literal["segmentation"]:
+    """The task, refused where the model was trained for another."""
+    from ..convert import record
+
+    found = record.get(model)
+    kind = None if found is None or found.likelihood is None else found.likelihood.get("kind")
+    if kind not in (None, "Segmentation"):
+        raise ConfigError(f"expected a model of segmentation, this one was trained for {kind}; see leanbayes predict")
+    return "segmentation"

@@ -1,0 +1,1 @@
+"""Experiments of smaller models: students of Bayesian networks."""

@@ -1,0 +1,1 @@
+"""Segmentations by several experts."""

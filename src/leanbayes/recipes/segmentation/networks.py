@@ -1,0 +1,218 @@
+"""U-Nets on images that several experts have marked: how each is trained, and how its samples compare with the experts.
+
+All models have the same U-Net and see the same slices for the same number of steps, with Adam at 1e-3 that falls
+linearly to 0; each step takes the mask of one expert of each image at random. Members of the ensemble have as many
+steps each. "ND-PUNet" is VND-PUNet with every length of the code equally often, nested dropout on the code; the tails
+of VND-PUNet are learned, but for 30 % that are spread evenly, without which nothing but the full length would be
+trained. Patients of the test part are in no other part. The authors train for more epochs at 1e-4 and full width,
+with a KL of weight 10; here the loss is the ELBO, whose log-likelihood is the sum over pixels.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import leanbayes as lb
+
+from ...data import DataSet, load as load_data
+from ...data.dataset import Part
+from ...evaluation.metrics import bootstrap
+from ...evaluation.metrics.segmentation import Distances, correlation, dice, distances, variance_moments
+from ...latents.config import Latents
+from ...methods.nested import WEIGHTS
+from ..experiment import Cell
+from ..jobs import Jobs
+from ..results import Measured, Metrics
+from ..training import Training, trained_network
+
+ROWS = 64  # images whose samples are held at once
+COUNTS = (1, 4, 8, 16)  # samples, as in table 8
+
+
+@dataclass(frozen=True)
+class SegmentationTraining(Training):
+    """One training run of a U-Net; see `Training` for the other fields.
+
+    widths: of the U-Net. latents: of a probabilistic one. patients, slices: how many patients of a part, by its name,
+    and of each at most how many slices, evenly spaced; all unless told. kl_weight: of random weights.
+    """
+
+    widths: tuple[int, ...] = (32, 64, 128, 192)
+    latents: Latents | None = None
+    patients: Mapping[str, int] = field(default_factory=dict)
+    slices: Mapping[str, int] = field(default_factory=dict)
+    kl_weight: float = 1.0
+
+    def key(self, seed: int | None = None) -> dict[str, Any]:
+        """All that the trained network depends on."""
+        return {**super().key(seed), "latents": repr(self.latents)}
+
+    def load(self) -> DataSet:
+        """The data of the patients of this run, the first ones of an order that is the same for all runs."""
+        data = load_data(self.data)
+        parts = {
+            name: some(part, self.patients.get(name), self.slices.get(name))
+            for name, part in data.parts.items()
+            if isinstance(part, Part)
+        }
+        return replace(data, parts=parts)
+
+    def network(self, data: DataSet) -> nn.Module:
+        """The U-Net, or the probabilistic one, newly initialised."""
+        channels, height, width = data.input_shape
+        if self.latents is None:
+            model: nn.Module = lb.models.unet(data.num_classes, in_channels=channels, widths=self.widths)
+        else:
+            shape = (channels, height, width)
+            model = lb.probabilistic_unet(self.latents, shape, data.num_classes or 2, widths=self.widths)
+        return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+    def fit_options(self, data: DataSet) -> dict[str, Any]:
+        """The task, and the weight of the KL."""
+        return {**super().fit_options(data), "task": "segmentation", "kl_weight": self.kl_weight}
+
+
+def some(part: Part, patients: int | None, slices: int | None) -> Part:
+    """A part with so many patients, and so many slices of each, evenly spaced.
+
+    >>> whole = Part(torch.arange(10), groups=torch.tensor([7] * 6 + [9] * 4))
+    >>> some(whole, None, 3).tensors[0].tolist()
+    [0, 2, 4, 6, 7, 8]
+    """
+    assert part.groups is not None
+    known = part.groups.unique()
+    order = torch.randperm(len(known), generator=torch.Generator().manual_seed(0))[:patients]
+    taken = []
+    for patient in known[order].sort().values:
+        own = (part.groups == patient).nonzero().flatten()
+        count = min(slices or len(own), len(own))
+        taken.append(own[torch.arange(count) * len(own) // count])
+    return part.take(torch.cat(taken))
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A data set, and how its networks are trained and asked.
+
+    training: of a U-Net. groups, base_groups: of BN3. widths: at which it is asked. size: of a latent code. lengths: at
+    which an ordered one is asked. members: of the ensemble. clean: images that BatchNorm's statistics are collected
+    from at a width. replicates: of the bootstrap over patients.
+    """
+
+    training: SegmentationTraining
+    groups: int = 32
+    base_groups: int = 6
+    widths: tuple[float, ...] = (6 / 32, 0.46, 0.8, 1.0)
+    size: int = 6
+    lengths: tuple[int, ...] = (2, 6)
+    members: int = 4
+    clean: int = 512
+    replicates: int = 500
+    seeds: int = 2
+
+    def trainings(self) -> dict[str, SegmentationTraining]:
+        """The training of every row, or group of rows."""
+        base, inner = self.training, lb.Dropout(0.3)
+        deep = range(len(base.widths) // 2, len(base.widths))
+        places = [*(f"down.{at}.*" for at in deep), *(f"up.{at}.*" for at in deep[:-1])]
+        nested = lb.Nested(
+            groups=self.groups,
+            base_groups=self.base_groups,
+            tail_weight=0.02,
+            weights=replace(WEIGHTS, log_alpha=-3.0),  # as in the other short runs of BN3
+        )
+        ensemble = lb.Ensemble(members=self.members, init="fresh")
+        return {
+            "VND-PUNet": replace(base, latents=lb.OrderedLatents(self.size, floor=0.3)),
+            "ND-PUNet": replace(base, latents=lb.OrderedLatents(self.size, tails="uniform")),
+            "P-UNet": replace(base, latents=lb.GaussianLatents(self.size)),
+            "D-UNet": replace(base, methods={**dict.fromkeys(places, inner), "*": None}),
+            "BN3": replace(base, methods={"*": nested}, kl_weight=0.1),
+            "E-UNet": replace(base, methods={"*": ensemble}, epochs=self.members * base.epochs),
+        }
+
+
+def measured(setup: Setup, method: str, jobs: Jobs, seed: int) -> Measured:
+    """What the experts' masks and those of 1 to 16 samples have in common; rows for widths and lengths as well."""
+    training = setup.trainings()[method]
+    data = training.load()
+    model = trained_network(jobs, training, seed, data)
+    rows = []
+    for name, asked in variants(setup, method, model, data):
+        rows += [{"method": name, **row} for row in compared(setup, asked, data, seed, method == "E-UNet")]
+    return {"rows": rows}
+
+
+def variants(setup: Setup, method: str, model: nn.Module, data: DataSet) -> Iterator[tuple[str, nn.Module]]:
+    """A model at each of its widths or lengths, with the name of its rows."""
+    if method == "BN3":
+        for width in setup.widths:
+            found = copy.deepcopy(model)
+            lb.set_width_(found, width)
+            yield f"{width:.0%}-BN3", lb.recalibrate_(found, data.train, data=setup.clean)
+    elif method in ("VND-PUNet", "ND-PUNet"):
+        for length in setup.lengths:
+            lb.set_length_(model, length)
+            yield f"{length / setup.size:.0%}-{method}", model
+    else:
+        yield method, model
+
+
+def compared(setup: Setup, model: nn.Module, data: DataSet, seed: int, all_said: bool) -> list[dict[str, Any]]:
+    """A row for every number of samples; all_said: the samples are all that the model can say, as of an ensemble."""
+    assert isinstance(data.test, Part)
+    assert data.test.groups is not None
+    found: list[Distances] = []
+    quality, moments = [], []
+    for images, masks in zip(*(tensor.split(ROWS) for tensor in data.test.tensors), strict=True):
+        pred = lb.predict(model, images, samples=max(COUNTS), seed=seed, keep_samples=True)
+        probs = pred.samples[:, :, 1].transpose(0, 1)
+        found.append(distances(probs > 0.5, masks))
+        moments.append(variance_moments((probs > 0.5).float(), masks))
+        quality.append(dice(pred.labels, masks))
+    every = Distances(*(torch.cat(each) for each in zip(*found, strict=True)))
+    rows: list[dict[str, Any]] = []
+    drawn = every.between.shape[1]
+    for count in sorted({min(count, drawn) for count in COUNTS}):
+        between, own = every.between[:, :count], every.within_samples[:, :count, :count]
+        part = Distances(between, own, every.within_annotations)
+        row: Metrics = {"GED": float(part.ged().mean())}
+        if count == drawn:
+            unbiased = part.ged(unbiased=True, exhaustive=all_said)
+            together = torch.cat([torch.from_numpy(each) for each in moments]).sum(0).numpy()
+            row |= {"GED, unbiased": float(unbiased.mean()), **interval(unbiased, data.test.groups, setup.replicates)}
+            row |= {"Dice of the mean": float(torch.cat(quality).mean())}
+            row |= {"correlation of variances": float(correlation(together))}
+        rows.append({"setting": max(COUNTS) if count == drawn else count, **row})
+    return rows
+
+
+def interval(values: Tensor, groups: Tensor, replicates: int) -> Metrics:
+    """The central 95 % of the mean when patients are drawn anew."""
+    where = groups.unique(return_inverse=True)[1]
+    means = bootstrap.replicates({"value": values, "datum": where}, replicates=replicates)["value"]
+    low, high = torch.tensor(means).quantile(torch.tensor([0.025, 0.975])).tolist()
+    return {"GED, unbiased, low": low, "GED, unbiased, high": high}
+
+
+def cells(setup: Setup, paper: Mapping[str, Mapping[Any, float]]) -> Iterator[Cell]:
+    """A cell for every network that is trained; the setting is the number of samples."""
+    asked = {name: value for name, value in vars(setup).items() if name not in ("training", "seeds")}
+    for method, training in setup.trainings().items():
+        key = {**training.key(), "asked": {name: str(value) for name, value in asked.items()}}
+        measure = partial(measured, setup, method)
+        label = f"{method} on {training.data}"
+        printed = partial(_printed, paper if training.data == "lidc" else {})
+        yield Cell(training.data, method, max(COUNTS), key, measure, setup.seeds, printed, label)
+
+
+def _printed(paper: Mapping[str, Mapping[Any, float]], method: str, samples: Any) -> Mapping[str, float]:
+    value = paper.get(method, {}).get(samples)
+    return {} if value is None else {"GED": value}

@@ -1,0 +1,1 @@
+"""Segmentation of ambiguous images: U-Nets with latent variables, which say what several annotators would have said."""
