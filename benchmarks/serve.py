@@ -34,7 +34,7 @@ import leanbayes as lb
 from common import parser, publish, result
 
 HERE = Path(__file__).parent
-SAMPLES, IMAGES, TOLERANCE = 16, 64, 1e-4
+SAMPLES, IMAGES, TOLERANCE = 16, 16, 1e-4
 CLIENTS = 50
 
 
@@ -59,7 +59,7 @@ def prepare(folder: Path) -> None:
 
 def leanbayes_command(folder: Path, port: int, options: argparse.Namespace) -> list[str]:
     """The server as a user starts it."""
-    own = ["--model", "serve:network", "--scaled", "--input-shape", "3", "32", "32", "--task", "classification"]
+    own = ["--model", "serve:network", "--scaled", "--shape", "3", "32", "32", "--task", "classification"]
     limits = ["--samples", str(SAMPLES), "--deadline", "120000", "--max-batch", str(options.max_batch)]
     limits += ["--workers", str(options.workers), "--threads", str(options.threads), "--port", str(port)]
     return [sys.executable, "-m", "leanbayes", "serve", str(folder / "model.safetensors"), *own, *limits]
@@ -233,7 +233,7 @@ def metrics(port: int) -> dict[str, float]:
 
 def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """One client, many, one again; and many against LitServe where that was asked for."""
-    short, long = (2, 4) if options.quick else (15, options.seconds)
+    short, long = (2, 4) if options.quick else (10, options.seconds)
     port = free_port()
     with served(leanbayes_command(folder, port, options), port, folder / "server.log") as process:
         load(folder, port, 1, 2, process)  # code paths that are new

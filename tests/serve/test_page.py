@@ -3,19 +3,21 @@
 import base64
 import json
 import re
+import shlex
 import shutil
 import subprocess
-import threading
 from html import unescape
+from pathlib import Path
 
+import numpy as np
 import pytest
 
 from leanbayes.serve.config import Settings
-from tests.serve.helpers import image_predictor, number_predictor, package
+from tests.serve.helpers import image_predictor, number_predictor, package, running
 from tests.serve.test_bodies import image
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = [pytest.mark.extra, pytest.mark.skipif(CHROMIUM is None, reason="there is no chromium")]
+pytestmark = pytest.mark.extra
 
 # A page of the same origin that does what a person does, and writes down what it sees.
 DRIVER = """<!DOCTYPE html><meta charset="utf-8"><body style="margin:0">
@@ -50,7 +52,8 @@ document.getElementById("f").onload = async function () {
 @pytest.fixture
 def browse(tmp_path):
     """browse(predictor, **settings): what the driver sees; ``shot``: where to put a picture."""
-    uvicorn = package("uvicorn")
+    if CHROMIUM is None:
+        pytest.skip("there is no chromium")
     package("starlette")
     from leanbayes.serve.app import make_app
 
@@ -65,22 +68,12 @@ def browse(tmp_path):
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             return await send({"type": "http.response.body", "body": driver})
 
-        server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="on"))
-        server.install_signal_handlers = lambda: None
-        thread = threading.Thread(target=server.run, daemon=True)
-        thread.start()
-        while not server.started:
-            assert thread.is_alive()
-        port = server.servers[0].sockets[0].getsockname()[1]
         command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"]
         command += ["--disable-background-networking", "--virtual-time-budget=20000", f"--user-data-dir={tmp_path}"]
         action = ["--dump-dom"] if shot is None else [f"--screenshot={shot}", "--window-size=390,1100"]
-        try:
+        with running(app) as port:
             command += [*action, f"http://127.0.0.1:{port}/driver"]
             done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
-        finally:
-            server.should_exit = True
-            thread.join()
         return None if shot else json.loads(unescape(re.search(r'<pre id="found">(.*?)</pre>', done, re.DOTALL)[1]))
 
     return browse
@@ -111,3 +104,21 @@ def test_numbers_are_typed_and_shown_with_their_interval(browse):
     assert found["heads"] == ["95 % interval"]
     assert found["dots"] == 5
     assert found["wide"] == []
+
+
+@pytest.mark.skipif(shutil.which("curl") is None, reason="there is no curl")
+def test_the_commands_of_the_documentation_are_answered(tmp_path):
+    package("starlette")
+    from leanbayes.serve.app import make_app
+
+    text = (Path(__file__).parents[2] / "docs" / "deploy" / "serve.md").read_text(encoding="utf-8")
+    lines = re.findall(r"^curl .*$", text, re.MULTILINE)
+    assert len(lines) == 3
+    (tmp_path / "seven.png").write_bytes(image((6, 6), "L", colour=90))
+    np.save(tmp_path / "images.npy", np.zeros((2, 1, 6, 6), np.float32))
+    for predictor, commands in ((image_predictor(), lines[:2]), (number_predictor(), lines[2:])):
+        with running(make_app(predictor, Settings())) as port:
+            for line in commands:
+                command = shlex.split(line.replace(":8000", f":{port}"))
+                done = subprocess.run([*command, "-s"], cwd=tmp_path, capture_output=True, check=True, timeout=120)
+                assert json.loads(done.stdout)["predictions"]

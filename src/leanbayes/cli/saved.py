@@ -95,7 +95,7 @@ def open_model(path: Path, network: str | None) -> tuple[nn.Module, Training]:
 
     network: a factory of the user's own; a file may name one, but only the user can say that it is to be imported.
     """
-    training = _training(artifacts.inspect(path).get("metadata"), path)
+    training = training_of(artifacts.inspect(path).get("metadata"), path)
     description = training.network
     if network is not None and ":" not in network:
         raise ConfigError(f"--model: expected package.module:factory, received {network!r}; leave it out otherwise")
@@ -108,7 +108,7 @@ def open_model(path: Path, network: str | None) -> tuple[nn.Module, Training]:
     return artifacts.load(path, into=make(description)), training
 
 
-def _training(metadata: Any, path: Path) -> Training:
+def training_of(metadata: Any, path: Path) -> Training:
     """Metadata are anybody's: what `leanbayes train` did not write is refused, not guessed at."""
     stored = metadata.get("training") if isinstance(metadata, dict) else None
     if stored is None:
