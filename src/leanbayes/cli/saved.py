@@ -99,7 +99,7 @@ def open_model(path: Path, network: str | None) -> tuple[nn.Module, Training]:
     network: a factory of the user's own; a file may name one, but only the user can say that it is to be imported.
     """
     header = artifacts.inspect(path)
-    training = _training(header.get("metadata"), path)
+    training = training_of(header.get("metadata"), path)
     description = training.network
     if network is not None and ":" not in network:
         raise ConfigError(f"--model: expected package.module:factory, received {network!r}; leave it out otherwise")
@@ -125,7 +125,7 @@ def _networks(description: dict[str, Any], header: dict[str, Any]) -> nn.Module:
     return Cascade(found)
 
 
-def _training(metadata: Any, path: Path) -> Training:
+def training_of(metadata: Any, path: Path) -> Training:
     """Metadata are anybody's: what `leanbayes train` did not write is refused, not guessed at."""
     stored = metadata.get("training") if isinstance(metadata, dict) else None
     if stored is None:
