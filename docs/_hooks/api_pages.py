@@ -20,7 +20,8 @@ GROUPS = {
     "training": (
         "Training",
         "fit auto Selection follow ELBO kl_sum warmup recalibrate_ Callback callbacks EarlyStopping CoordinateDescent "
-        "Transition parameter_groups SGD NaturalGradientSGD",
+        "Transition parameter_groups SGD NaturalGradientSGD LightningCallback HFTrainerMixin TensorBoardTracker "
+        "MLflowTracker WandbTracker",
     ),
     "prediction": ("Prediction", "predict Predictive using"),
     "evaluation": (
@@ -34,7 +35,7 @@ GROUPS = {
     ),
     "deployment": (
         "Deployment",
-        "cost prune_ zero_means_ extract save load set_width_ widths importance likely_width truncate_",
+        "cost prune_ zero_means_ extract save load push_to_hub from_hub set_width_ widths importance likely_width truncate_",
     ),
     "estimators": ("scikit-learn estimators", "BayesClassifier BayesRegressor"),
     "errors": ("Errors and version", "LeanBayesError LeanBayesWarning __version__"),

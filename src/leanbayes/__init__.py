@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from .evaluation.run import evaluate as evaluate
     from .evaluation.several_models import evaluate_each as evaluate_each
     from .evaluation.temperature import calibrate_ as calibrate_
+    from .integrations.hub import from_hub as from_hub, push_to_hub as push_to_hub
     from .integrations.lightning import LightningCallback as LightningCallback
     from .integrations.trackers import MLflowTracker as MLflowTracker, WandbTracker as WandbTracker
     from .integrations.transformers import HFTrainerMixin as HFTrainerMixin
@@ -123,6 +124,7 @@ _NAMES = {
     "evaluation.run": "evaluate",
     "evaluation.several_models": "evaluate_each",
     "evaluation.temperature": "calibrate_",
+    "integrations.hub": "from_hub push_to_hub",
     "integrations.lightning": "LightningCallback",
     "integrations.trackers": "MLflowTracker WandbTracker",
     "integrations.transformers": "HFTrainerMixin",

@@ -23,7 +23,12 @@ class MLflowTracker:
     """
 
     def __init__(
-        self, experiment: str = "leanbayes", *, uri: str | None = None, name: str | None = None, run_id: str | None = None
+        self,
+        experiment: str = "leanbayes",
+        *,
+        uri: str | None = None,
+        name: str | None = None,
+        run_id: str | None = None,
     ) -> None:
         require("mlflow", "trackers", "MLflowTracker")
         checks.instance("experiment", experiment, str, "the name of an experiment")
@@ -32,8 +37,7 @@ class MLflowTracker:
         self.client: Any = None
 
     def start(self, step: int) -> None:
-        import mlflow
-
+        mlflow = require("mlflow", "trackers", "MLflowTracker")
         try:
             client = mlflow.MlflowClient(tracking_uri=self.uri)
             if self.continues:
@@ -44,14 +48,14 @@ class MLflowTracker:
                 self.run_id = client.create_run(experiment, run_name=self.name).info.run_id
         except Exception as error:  # whatever its store or server raises
             where = checks.short(self.uri or os.environ.get("MLFLOW_TRACKING_URI", "MLflow's default"))
-            raise TrainingError(f"MLflowTracker: expected a store that answers at {where}, received: {error}") from error
+            raise TrainingError(
+                f"MLflowTracker: expected a store that answers at {where}, received: {error}"
+            ) from error
         self.client = client
 
     def log(self, values: dict[str, float], step: int) -> None:
-        from mlflow.entities import Metric
-
-        now = int(1000 * time.time())
-        self.client.log_batch(self.run_id, metrics=[Metric(name, value, now, step) for name, value in values.items()])
+        metric, now = require("mlflow", "trackers", "MLflowTracker").entities.Metric, int(1000 * time.time())
+        self.client.log_batch(self.run_id, metrics=[metric(name, value, now, step) for name, value in values.items()])
 
     def close(self) -> None:
         if self.client is not None:
@@ -85,15 +89,16 @@ class WandbTracker:
         self.run: Any = None
 
     def start(self, step: int) -> None:
-        import wandb
-
+        wandb = require("wandb", "trackers", "WandbTracker")
         try:
             self.run = wandb.init(
                 project=self.project, name=self.name, dir=str(self.folder), mode=self.mode, id=self.run_id,
                 resume="allow", reinit="create_new", settings=wandb.Settings(silent=True, console="off"),
             )  # fmt: skip
         except Exception as error:  # of its service or its server
-            raise TrainingError(f"WandbTracker: a run cannot be started: {error}; mode='offline' needs no server") from error
+            raise TrainingError(
+                f"WandbTracker: a run cannot be started: {error}; mode='offline' needs no server"
+            ) from error
 
     def log(self, values: dict[str, float], step: int) -> None:
         self.run.log(values, step=step)

@@ -87,7 +87,9 @@ class Following:
         """Go on from where another run of the same training was."""
         kept = state["callbacks"]
         if len(kept) != len(self.hooks):
-            raise ConfigError(f"callbacks: expected {len(kept)}, as in the run that is continued, got {len(self.hooks)}")
+            raise ConfigError(
+                f"callbacks: expected {len(kept)}, as in the run that is continued, got {len(self.hooks)}"
+            )
         for callback, stored in zip(self.hooks, kept, strict=True):
             if stored is not None:
                 callback.load_state_dict(stored)
