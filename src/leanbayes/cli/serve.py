@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from .. import checks
+from ..errors import DataError
 from ..serve.config import Settings
 
 if TYPE_CHECKING:
@@ -67,7 +68,6 @@ class Serve:
 
 def opened(file: Path, network: str | None, scaled: bool, given: tuple[int, ...], task: str | None) -> Predictor:
     """The model of a file, with what its training says about its inputs."""
-    from ..errors import DataError
     from ..exports.reading import read_export
     from ..serve.predictor import Exported, Predictor, TorchModel
     from .saved import open_model, training_of
@@ -103,7 +103,6 @@ def prepared_inputs(training: Training, shape: tuple[int, ...], scaled: bool, in
     import torch
 
     from ..data.reading import prepare
-    from ..errors import DataError
     from .inputs import prepared
 
     known = training.prepared_by
