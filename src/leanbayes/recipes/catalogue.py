@@ -36,6 +36,7 @@ def _experiment(name: str) -> Any:
 _SUMMARIES = {
     "baselines": "all methods on one network, beside a plain one: accuracy, calibration, out-of-domain",
     "bn-statistics": "nested posteriors, appendix C.2: BatchNorm statistics at a width from few images or all",
+    "cascade": "the widths of a nested network as a cascade: accuracy, calibration, MACs and time beside the whole",
     "defaults":
         "every method with nothing but its defaults on trained networks, beside the same training without Bayes",
     "hvae-depth": "ordered latents, section 6.2.2: the depth of a hierarchical VAE by the mode of its posterior",
@@ -68,6 +69,7 @@ _SUMMARIES = {
         "ordered latents, appendix A.5: what is left of the KL under a growing weight, VND-AE beside a VAE",
     "progressive-generation":
         "ordered latents, figures 8, 9, 12, 13: one draw at growing code length, the tree of codes, traversals",
+    "pruning": "every criterion of pruning, weights and channels: accuracy, NLL and ECE against the share removed",
     "snr-pruning": "nested posteriors, table 1: BN3 cut to size beside a Bayesian network pruned by signal to noise",
     "sparse-accuracy":
         "sparse subspace VI, tables 1 and 2: accuracy, calibration and cost beside dense VI, VD, SBP and RigL",
