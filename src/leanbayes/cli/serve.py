@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from .. import checks
+from ..errors import DataError
 from ..serve.config import Settings
 
 if TYPE_CHECKING:
@@ -26,13 +27,13 @@ class Serve:
     """Serve a saved network over HTTP: predictions with their uncertainty, and a page to try it.
 
     Args:
-        file: a model that leanbayes train or leanbayes.save wrote.
+        file: a model that leanbayes train or leanbayes.save wrote, or an .onnx file of leanbayes export.
         host: the address to listen on; 0.0.0.0 for all of this machine's.
         port: the port to listen on; 0 for a free one.
         workers: processes that share the port, each with a copy of the model; one that dies is replaced.
         threads: of torch in each worker; 0 shares the processors out.
         scaled: the inputs of requests are scaled already, as in training.
-        input_shape: of one datum, where the file does not say.
+        shape: of one datum, where the file does not say.
         task: what the outputs mean, where the file does not say.
         model: your own network as package.module:factory, where the file does not hold one of the library's.
         json: print errors as JSON.
@@ -44,7 +45,7 @@ class Serve:
     workers: int = 1
     threads: int = 0
     scaled: bool = False
-    input_shape: tuple[int, ...] = ()
+    shape: tuple[int, ...] = ()
     task: Literal["classification", "regression"] | None = None
     model: str | None = None
     json: bool = False
@@ -55,38 +56,43 @@ class Serve:
         checks.whole_number("--port", self.port, at_least=0, at_most=65535)
         checks.whole_number("--workers", self.workers, at_most=256)
         checks.whole_number("--threads", self.threads, at_least=0, at_most=1024)
-        for size in self.input_shape:
-            checks.whole_number("--input-shape", size)
+        for size in self.shape:
+            checks.whole_number("--shape", size)
 
         from ..serve import supervisor
 
-        opener = partial(opened, self.file, self.model, self.scaled, self.input_shape, self.task)
+        opener = partial(opened, self.file, self.model, self.scaled, self.shape, self.task)
         supervisor.run(opener, self.settings, self.host, self.port, self.workers, self.threads)
         return {"file": str(self.file), "stopped": True}
 
 
-def opened(file: Path, network: str | None, scaled: bool, input_shape: tuple[int, ...], task: str | None) -> Predictor:
+def opened(file: Path, network: str | None, scaled: bool, given: tuple[int, ...], task: str | None) -> Predictor:
     """The model of a file, with what its training says about its inputs."""
-    from ..errors import DataError
-    from ..serve.predictor import TorchPredictor
-    from .saved import open_model
+    from ..exports.reading import read_export
+    from ..serve.predictor import Exported, Predictor, TorchModel
+    from .saved import open_model, training_of
 
-    model, training = open_model(file, network)
+    model: TorchModel | Exported
+    if file.suffix.lower() == ".onnx":
+        exported = read_export(file)
+        training, model = training_of(exported.metadata, file), Exported(exported)
+        given = given or tuple(exported.inputs[0]["shape"][1:])
+    else:
+        found, training = open_model(file, network)
+        model = TorchModel(found, task)
     known = training.prepared_by
     if known is None and training.mean is None and not scaled:
         raise DataError(
             f"{file} does not say how inputs were scaled in training, and predictions for other scales are wrong; pass "
             "--scaled if requests are to scale them as they were then, or train with leanbayes train"
         )
-    shape = tuple(training.input_shape or (() if known is None else known.input_shape)) or input_shape
+    shape = tuple(training.input_shape or (() if known is None else known.input_shape)) or given
     if not shape:
-        raise DataError(f"{file} does not say of which shape a datum is; add it, --input-shape 3 32 32 say")
+        raise DataError(f"{file} does not say of which shape a datum is; add it, --shape 3 32 32 say")
     columns = known.columns if known is not None and not scaled else ()
     prepare = partial(prepared_inputs, training, shape, scaled)
     scale = training.y_mean, training.y_std
-    return TorchPredictor(
-        model, prepare, shape, classes=training.classes or (), columns=columns, scale=scale, task=task
-    )
+    return Predictor(model, prepare, shape, classes=training.classes or (), columns=columns, scale=scale)
 
 
 def prepared_inputs(training: Training, shape: tuple[int, ...], scaled: bool, inputs: np.ndarray | Table) -> Tensor:
@@ -97,7 +103,6 @@ def prepared_inputs(training: Training, shape: tuple[int, ...], scaled: bool, in
     import torch
 
     from ..data.reading import prepare
-    from ..errors import DataError
     from .inputs import prepared
 
     known = training.prepared_by
