@@ -13,7 +13,7 @@ from tests.soak.worker import outcomes
 
 CASES = 300
 NOT_CALLED = {"__version__", "BayesRegressor", "Callback", "Comparison", "Evaluation", "LeanBayesError"} | {
-    "Generation", "LeanBayesWarning", "Plan", "Predictive", "Selection", "WidthCorrelation"}  # fmt: skip
+    "Generation", "LeanBayesWarning", "Plan", "Predictive", "PruningCurve", "Selection", "WidthCorrelation"}  # fmt: skip
 """Errors, what only results are made of, and the twin of an estimator that is called."""
 
 
