@@ -6,7 +6,7 @@ is measured before and after, and its better figure counts. Besides answers a se
 server's processor time, which others on the machine disturb less.
 
     python benchmarks/serve.py --threads 1 --workers 2
-    python benchmarks/serve.py --threads 1 --contenders   # also LitServe, in turns (pip install litserve)
+    python benchmarks/serve.py --threads 1 --workers 2 --contenders --repeats 2   # beside LitServe
 """
 
 from __future__ import annotations
@@ -249,15 +249,15 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def contend(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Many clients against this server and LitServe, two rounds in turns, the better of each."""
+    """Many clients against this server and LitServe, in turns, the best round of each."""
     commands = {"leanbayes": leanbayes_command, "litserve": litserve_command}
     found: dict[str, Any] = {}
-    for round_number in range(1 if options.quick else 2):
+    for round_number in range(options.repeats):
         for name, command in commands.items():
             port = free_port()
             with served(command(folder, port, options), port, folder / f"{name}.log") as process:
-                load(folder, port, CLIENTS, 2 if options.quick else 5, process)
-                seen = load(folder, port, CLIENTS, 4 if options.quick else 20, process)
+                load(folder, port, CLIENTS, 2, process)
+                seen = load(folder, port, CLIENTS, 4 if options.quick else 15, process)
                 one = load(folder, port, 1, 2 if options.quick else 8, process)
                 found[f"{name}, 50 clients, round {round_number + 1}"] = seen
                 found[f"{name}, one client, round {round_number + 1}"] = one

@@ -104,6 +104,7 @@ def _work(
     opener: Opener, settings: Settings, host: str, port: int, threads: int, path: Path, number: int, workers: int
 ) -> None:
     """A worker: it listens once the model is read."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         predictor = opener()
         metrics = Metrics(path, number, workers)
@@ -111,6 +112,14 @@ def _work(
         print(f"leanbayes: {error}", file=sys.stderr)
         sys.exit(BROKEN)
     _serve(predictor, settings, host, port, threads, metrics)
+
+
+def _end_with_parent() -> None:
+    """Workers whose supervisor was killed would hold the port for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _serve(predictor: Predictor, settings: Settings, host: str, port: int, threads: int, metrics: Metrics) -> None:
