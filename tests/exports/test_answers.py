@@ -104,13 +104,13 @@ def test_a_file_of_torch(tmp_path):
     path = lb.export(
         model, tmp_path / "m.pt2", torch.zeros(1, 6), samples=9, seed=2, pixels=lb.Pixels(), metadata={"n": 1}
     )
-    said = {"leanbayes.json": ""}
+    said = {"export.json": ""}
     graph = torch.export.load(path, extra_files=said).module()
     x = torch.randn(7, 6)
     wanted = lb.predict(model, x, samples=9, seed=2)
     for value, expected in zip(graph(x), named(wanted).values(), strict=True):
         torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-6)
-    document = json.loads(said["leanbayes.json"])
+    document = json.loads(said["export.json"])
     assert document["samples"] == 5
     assert document["classes"] == ["a", "b", "c"]
     assert document["likelihood"]["temperature"] == 2.0
@@ -170,6 +170,7 @@ GOOD = {"path": "m.pt2", "example": torch.zeros(1, 6), "samples": 2, "task": "cl
         (made("MeanField"), {"width": 0.5}, lb.LeanBayesError, "ordered channels"),
         (made("Ensemble"), {"noise": "mean"}, ArtifactError, 'use "frozen"'),
         (nn.Linear, {}, ArtifactError, "nn.Module"),
+        (lb.Cascade([nn.Linear(6, 3), nn.Linear(6, 3)]), {}, ArtifactError, "export its stages"),
     ],
 )
 def test_refusals_leave_no_file(model, changes, error, message, tmp_path, monkeypatch):

@@ -53,9 +53,9 @@ def extract(
       before, or the result after.
     - An `Autoencoder` is cut to the length that is set, or to that of ``width``: its code has no noise, and its decoder
       reads fewer numbers.
-    - Channels that `prune_(..., channels=True)` or `prune_channels_` removed are cut out of the layers on both sides, as far as the rest of the network
-      allows. Who feeds whom is found by tracing: give an ``example_input`` where shapes matter, or a ``graph``
-      (`leanbayes.convert.channels.ChannelGraph`) where tracing fails.
+    - Channels that `prune_(..., channels=True)` or `prune_channels_` removed are cut out of the layers on both sides,
+      as far as the rest of the network allows. Who feeds whom is found by tracing: give an ``example_input`` where
+      shapes matter, or a ``graph`` (`leanbayes.convert.channels.ChannelGraph`) where tracing fails.
 
     Weights without a mean, and ensembles, have no network at the means: they raise.
 

@@ -197,3 +197,14 @@ def test_check_moments_finds_a_wrong_rule(monkeypatch: pytest.MonkeyPatch) -> No
     assert all(abs(row.variance_ratio - 1) < 0.2 for row in check_moments(model, x, 400))
     monkeypatch.setitem(FUNCTIONS, "tanh", lambda x: Moments(x.mean, 4 * x.variance))
     assert check_moments(model, x, 400)[1].variance_ratio > 2
+
+
+def test_evaluate_takes_the_estimator() -> None:
+    model = network(nn.Linear(6, 12), nn.ReLU(), nn.Linear(12, 3))
+    data = torch.randn(40, 6), torch.randint(3, (40,))
+    options = {"task": "classification", "replicates": 0, "progress": False}
+    found = lb.evaluate(model, data, estimator="moments", **options)  # type: ignore[arg-type]
+    expected = -by_moments(model, data[0]).log_prob(data[1]).mean()
+    assert found.metrics["nll"] == pytest.approx(float(expected), rel=1e-4)
+    with pytest.raises(lb.LeanBayesError, match="mean_only"):
+        lb.evaluate(model, data, estimator="moments", mean_only=True, **options)  # type: ignore[arg-type]
