@@ -6,7 +6,7 @@ is measured before and after, and its better figure counts. Besides answers a se
 server's processor time, which others on the machine disturb less.
 
     python benchmarks/serve.py --threads 1 --workers 2
-    python benchmarks/serve.py --threads 1 --contenders   # also LitServe, in turns (pip install litserve)
+    python benchmarks/serve.py --threads 1 --workers 2 --contenders --repeats 2   # beside LitServe
 """
 
 from __future__ import annotations
@@ -54,7 +54,10 @@ def prepare(folder: Path) -> None:
     lb.save(model, folder / "model.safetensors")
     x = torch.randn(IMAGES, 3, 32, 32)
     wanted = [lb.predict(model, one[None], SAMPLES, seed=0, task="classification").probs[0] for one in x]
-    np.savez(folder / "images.npz", x=x.numpy(), probs=torch.stack(wanted).numpy())
+    probs = torch.stack(wanted)
+    apart = torch.cdist(probs, probs, p=torch.inf) + torch.eye(IMAGES)
+    assert float(apart.min()) > 10 * TOLERANCE  # an answer that belongs to another image would be seen
+    np.savez(folder / "images.npz", x=x.numpy(), probs=probs.numpy())
 
 
 def leanbayes_command(folder: Path, port: int, options: argparse.Namespace) -> list[str]:
@@ -67,46 +70,8 @@ def leanbayes_command(folder: Path, port: int, options: argparse.Namespace) -> l
 
 def litserve_command(folder: Path, port: int, options: argparse.Namespace) -> list[str]:
     """The same model behind LitServe."""
-    here = [str(HERE / "serve.py"), "--litserve", str(folder), "--port", str(port)]
-    return [sys.executable, *here, "--workers", str(options.workers), "--max-batch", str(options.max_batch)]
-
-
-def run_litserve(folder: Path, options: argparse.Namespace) -> None:
-    """LitServe with batches of the same size and the same wait; the model and its answers are ours."""
-    import io
-
-    import litserve
-
-    from leanbayes.serve.answers import answers
-
-    class Served(litserve.LitAPI):  # type: ignore[misc]
-        def setup(self, device: str) -> None:
-            torch.set_num_threads(1)
-            self.network = lb.load(folder / "model.safetensors", into=network())
-
-        async def decode_request(self, request: Any) -> Any:
-            body = await request.body()
-            return torch.from_numpy(np.load(io.BytesIO(body), allow_pickle=False))
-
-        def batch(self, inputs: list[Any]) -> Any:
-            return torch.cat(inputs)
-
-        def predict(self, x: Any) -> Any:
-            found = lb.predict(self.network, x, SAMPLES, seed=0, task="classification")
-            return answers(found, [str(n) for n in range(10)])
-
-        def unbatch(self, output: Any) -> Any:
-            return output
-
-        def encode_response(self, output: Any) -> Any:
-            return {"predictions": [output]}
-
-    from starlette.requests import Request
-
-    Served.decode_request.__annotations__["request"] = Request
-    api = Served(max_batch_size=options.max_batch, batch_timeout=0.002)
-    server = litserve.LitServer(api, accelerator="cpu", workers_per_device=options.workers, timeout=120)
-    server.run(port=options.port, host="127.0.0.1", num_api_servers=1, generate_client_file=False, log_level="error")
+    own = [str(HERE / "serve_litserve.py"), str(folder), str(port), str(options.workers), str(options.max_batch)]
+    return [sys.executable, *own]
 
 
 @contextmanager
@@ -249,15 +214,15 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def contend(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Many clients against this server and LitServe, two rounds in turns, the better of each."""
+    """Many clients against this server and LitServe, in turns, the best round of each."""
     commands = {"leanbayes": leanbayes_command, "litserve": litserve_command}
     found: dict[str, Any] = {}
-    for round_number in range(1 if options.quick else 2):
+    for round_number in range(options.repeats):
         for name, command in commands.items():
             port = free_port()
             with served(command(folder, port, options), port, folder / f"{name}.log") as process:
-                load(folder, port, CLIENTS, 2 if options.quick else 5, process)
-                seen = load(folder, port, CLIENTS, 4 if options.quick else 20, process)
+                load(folder, port, CLIENTS, 2, process)
+                seen = load(folder, port, CLIENTS, 4 if options.quick else 15, process)
                 one = load(folder, port, 1, 2 if options.quick else 8, process)
                 found[f"{name}, 50 clients, round {round_number + 1}"] = seen
                 found[f"{name}, one client, round {round_number + 1}"] = one
@@ -271,17 +236,13 @@ def main() -> None:
     options.add_argument("--workers", type=int, default=2)
     options.add_argument("--max-batch", type=int, default=32)
     options.add_argument("--contenders", action="store_true", help="also LitServe, into a file of its own")
-    for hidden in ("--client", "--litserve"):
-        options.add_argument(hidden, type=Path, help=argparse.SUPPRESS)
+    options.add_argument("--client", type=Path, help=argparse.SUPPRESS)
     options.add_argument("--port", type=int, help=argparse.SUPPRESS)
     options.add_argument("--clients", type=int, help=argparse.SUPPRESS)
     given = options.parse_args()
     torch.set_num_threads(given.threads)
     if given.client:
         print(json.dumps(asyncio.run(clients(given.client, given.port, given.clients, given.seconds))))
-        return
-    if given.litserve:
-        run_litserve(given.litserve, given)
         return
     if given.quick:
         os.environ["SERVE_WIDTH"] = "4"
