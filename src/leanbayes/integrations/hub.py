@@ -33,9 +33,9 @@ def push_to_hub(
 ) -> str:
     """Upload a model to the Hugging Face Hub and return the address of the commit.
 
-    The repository gets model.safetensors, as `save` writes it, and a README.md with the evaluation: its tables, its plots
-    as pictures, report.html and evaluation.json. All files are made first and uploaded as one commit. The repository is
-    made if there is none.
+    The repository gets model.safetensors, as `save` writes it, and a README.md with the evaluation: its tables, its
+    plots as pictures, report.html and evaluation.json. All files are made first and uploaded as one commit. The
+    repository is made if there is none.
 
     repo: "user/name". evaluation: of this model, from `evaluate`; its plots need 'leanbayes[plots]'. task: see `save`.
     description: Markdown for the top of the card. license: an identifier of the Hub such as "apache-2.0". private: of a

@@ -169,10 +169,10 @@ def _interpolate(
         n, m = x.mean.shape[i + 2], mean.shape[i + 2]
         units = torch.eye(n, dtype=mean.dtype, device=mean.device)
         if line == "linear":
-            how: dict[str, Any] = {"size": m} if factors[i] is None else {"scale_factor": float(factors[i])}
+            how: dict[str, Any] = {"size": m} if (by := factors[i]) is None else {"scale_factor": float(by)}
             table = F.interpolate(units.unsqueeze(0), mode="linear", align_corners=align_corners, **how)[0]
         else:
-            how = {"size": (n, m)} if factors[i] is None else {"scale_factor": (1.0, float(factors[i]))}
+            how = {"size": (n, m)} if (by := factors[i]) is None else {"scale_factor": (1.0, float(by))}
             table = F.interpolate(units[None, None], mode="bicubic", align_corners=align_corners, **how)[0, 0]
         variance = torch.tensordot(variance, table.square(), dims=([i + 2], [0])).movedim(-1, i + 2)
     return Moments(mean, variance, None)
