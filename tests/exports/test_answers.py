@@ -104,13 +104,13 @@ def test_a_file_of_torch(tmp_path):
     path = lb.export(
         model, tmp_path / "m.pt2", torch.zeros(1, 6), samples=9, seed=2, pixels=lb.Pixels(), metadata={"n": 1}
     )
-    said = {"leanbayes.json": ""}
+    said = {"export.json": ""}
     graph = torch.export.load(path, extra_files=said).module()
     x = torch.randn(7, 6)
     wanted = lb.predict(model, x, samples=9, seed=2)
     for value, expected in zip(graph(x), named(wanted).values(), strict=True):
         torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-6)
-    document = json.loads(said["leanbayes.json"])
+    document = json.loads(said["export.json"])
     assert document["samples"] == 5
     assert document["classes"] == ["a", "b", "c"]
     assert document["likelihood"]["temperature"] == 2.0
@@ -161,6 +161,7 @@ GOOD = {"path": "m.pt2", "example": torch.zeros(1, 6), "samples": 2, "task": "cl
         (made("MeanField"), {"example": (torch.zeros(1, 6), torch.zeros(2))}, ArtifactError, "a row for every datum"),
         (made("MeanField"), {"example": torch.zeros(1, 5)}, RuntimeError, "shapes cannot be multiplied"),
         (made("MeanField"), {"samples": 0}, ArtifactError, "samples: expected a whole number"),
+        (made("MeanField"), {"samples": 5000}, ArtifactError, "from 1 to 4096, .*a part of the graph"),
         (made("MeanField"), {"noise": "none"}, ArtifactError, "noise: expected"),
         (made("MeanField"), {"path": "m.bin"}, ArtifactError, "ends with .onnx or .pt2"),
         (made("MeanField"), {"path": "."}, ArtifactError, "received a directory"),
@@ -170,6 +171,7 @@ GOOD = {"path": "m.pt2", "example": torch.zeros(1, 6), "samples": 2, "task": "cl
         (made("MeanField"), {"width": 0.5}, lb.LeanBayesError, "ordered channels"),
         (made("Ensemble"), {"noise": "mean"}, ArtifactError, 'use "frozen"'),
         (nn.Linear, {}, ArtifactError, "nn.Module"),
+        (lb.Cascade([nn.Linear(6, 3), nn.Linear(6, 3)]), {}, ArtifactError, "export its stages"),
     ],
 )
 def test_refusals_leave_no_file(model, changes, error, message, tmp_path, monkeypatch):

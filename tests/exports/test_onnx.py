@@ -153,6 +153,24 @@ def test_a_regression_and_several_inputs(tmp_path):
     torch.testing.assert_close(found.interval(0.9), wanted.interval(0.9), rtol=1e-4, atol=1e-4)
 
 
+def test_students_and_stages(tmp_path):
+    """A Dirichlet distribution says in closed form what samples say otherwise; a stage of a cascade is a network."""
+    torch.manual_seed(0)
+    student, x = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4)), torch.randn(9, 6)
+    task = lb.likelihoods.dirichlet.Dirichlet(scale=5.0)
+    found = lb.read_export(lb.export(student, tmp_path / "s.onnx", x, task=task)).predict(x)
+    wanted = lb.predict(student, x, task=task)
+    assert wanted.mutual_information.min() > 0.01
+    for name in ("probs", "entropy", "mutual_information", "variance", "energy"):
+        torch.testing.assert_close(getattr(found, name), getattr(wanted, name), rtol=1e-4, atol=1e-4)
+
+    cascade = lb.Cascade(made("Nested", "perceptron"), widths=[0.5, 1.0])
+    for number, stage in enumerate(cascade.stages):
+        task = cascade.likelihood(number)
+        path = lb.export(stage, tmp_path / f"{number}.onnx", x, noise="mean", task=task)
+        equal(lb.read_export(path).run(x), lb.predict(stage, x, mean_only=True, task=task))
+
+
 def test_foreign_and_damaged_files_are_refused(tmp_path):
     path = tmp_path / "m.onnx"
     with pytest.raises(ArtifactError, match="found none"):

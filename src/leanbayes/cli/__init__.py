@@ -29,6 +29,7 @@ COMMANDS = (
     "predict",
     "segment",
     "generate",
+    "compress",
     "distill",
     "export",
     "serve",

@@ -19,6 +19,7 @@ from ..compress.extract import extract
 from ..compress.width import set_width_
 from ..convert.implementation import implementation
 from ..convert.record import conversions, get
+from ..convert.staged import Staged
 from ..errors import ArtifactError
 from ..eval_mode import undisturbed
 from ..evaluation.pixels import Pixels
@@ -26,11 +27,14 @@ from ..likelihoods import Likelihood
 from ..ordering.unit import units
 from ..prediction.api import predict, resolve_task
 from .answers import Answers, drawn, named
-from .onnx_file import KEY, onnx_bytes, require_onnx
+from .onnx_file import onnx_bytes, require_onnx
 from .tracing import refused, traced
 
 Noise = Literal["frozen", "graph", "mean"]
 Format = Literal["onnx", "torch"]
+BESIDE = "export.json"
+"""The name of the metadata in a .pt2 file."""
+MOST_SAMPLES = 4096
 TOLERANCE = 1e-4
 """How far the answers of a graph may be from those of `predict`."""
 
@@ -90,7 +94,8 @@ def export(
     """
     files.check_directory(path)
     checks.module("model", model, error=ArtifactError)
-    samples = checks.samples(samples, error=ArtifactError)
+    hint = "every sample is a part of the graph"
+    samples = checks.whole_number("samples", samples, at_most=MOST_SAMPLES, error=ArtifactError, hint=hint)
     seed = checks.seed(seed, error=ArtifactError)
     checks.one_of("noise", noise, ("frozen", "graph", "mean"), error=ArtifactError)
     kind = _format(path, format)
@@ -100,7 +105,13 @@ def export(
     said = plain_metadata(metadata)
     if kind == "onnx":
         require_onnx()
-    model = at_width(bare_model(model), width)
+    model = bare_model(model)
+    if isinstance(model, Staged):
+        raise ArtifactError(
+            f"model: expected one network, received a {type(model).__name__}, which decides for each datum how much of "
+            "it to ask; export its stages, a file each: for i, stage in enumerate(model.stages): lb.export(stage, ...)"
+        )
+    model = at_width(model, width)
     if noise == "mean" and not sampling.has_means(model):
         raise ArtifactError(
             'noise: expected a model with a network at its means for "mean", received one that has none (an ensemble, '
@@ -124,7 +135,7 @@ def export(
         return files.write_bytes(path, onnx_bytes(program, names, outputs, document))
     buffer = io.BytesIO()
     with refused("torch.export cannot save the model"):
-        torch.export.save(program, buffer, extra_files={f"{KEY}.json": json.dumps(document)})
+        torch.export.save(program, buffer, extra_files={BESIDE: json.dumps(document)})
     return files.write_bytes(path, buffer.getvalue())
 
 

@@ -29,7 +29,7 @@ class Shared:
     ...         return x.exp() * scale + x.exp()
     >>> program = torch.export.export(Twice(), (torch.ones(2),), strict=False).run_decompositions({})
     >>> [node.name for node in Shared(program).module.graph.nodes]
-    ['x', 'exp', 'constant_0', 'mul', 'add', 'output']
+    ['x', 'exp', 'constant_0', 'mul', 'add_1', 'output']
     """
 
     def __init__(self, program: ExportedProgram) -> None:

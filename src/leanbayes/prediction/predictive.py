@@ -279,7 +279,7 @@ def join(parts: list[Predictive]) -> Predictive:
     return Predictive(
         first.task, cat("mean"), cat("variance"), cat("aleatoric"), cat("epistemic"), cat("counts"), first.engine,
         stack("drawn"), stack("noise"), cat("energies") if first.energies is not None else None, first.weights,
-        stages=cat("stages") if first.stages is not None else None, macs=cat("macs") if first.macs is not None else None,
+        stages=None if first.stages is None else cat("stages"), macs=None if first.macs is None else cat("macs"),
     )  # fmt: skip
 
 

@@ -163,14 +163,7 @@ def _interpolate(
     if antialias or recompute_scale_factor or mode == "area":
         raise NoRule(f"it has a rule for nearest and linear modes, without antialias; this is {mode}")
     line = "linear" if mode != "bicubic" else mode
-    factors = (
-        (None,) * dims
-        if scale_factor is None
-        else _sizes(scale_factor, dims)
-        if isinstance(scale_factor, int)
-        else scale_factor
-    )
-    factors = (factors,) * dims if isinstance(factors, float) else factors
+    factors: Any = scale_factor if isinstance(scale_factor, (tuple, list)) else (scale_factor,) * dims
     variance = x.variance
     for i in range(dims):
         n, m = x.mean.shape[i + 2], mean.shape[i + 2]
