@@ -35,8 +35,8 @@ def test_all_models_see_the_same_slices_for_as_many_steps() -> None:
 
 def test_every_member_starts_at_the_share_of_each_class() -> None:
     setup = SETUPS["smoke"]
-    for name, training in setup.trainings().items():
-        short = replace(training, epochs=1, lr=1e-12)
+    for name in ("E-UNet", "P-UNet"):
+        short = replace(setup.trainings()[name], epochs=1, lr=1e-12)
         data = short.load()
         share = float(data.train.tensors[1].float().mean())
         model = short.train(0, data)
