@@ -12,8 +12,9 @@ from tests.soak.calls_targets import targets
 from tests.soak.worker import outcomes
 
 CASES = 300
-NOT_CALLED = {"__version__", "BayesRegressor", "Callback", "Comparison", "Evaluation", "LeanBayesError"} | {
-    "Generation", "LeanBayesWarning", "Plan", "Predictive", "PruningCurve", "Selection", "WidthCorrelation"}  # fmt: skip
+NOT_CALLED = {"__version__", "BayesRegressor", "Callback", "Comparison", "Evaluation", "Generation"} | {
+    "LeanBayesError", "LeanBayesWarning", "Plan", "Predictive", "PruningCurve", "Selection", "WidthCorrelation"
+}  # fmt: skip
 """Errors, what only results are made of, and the twin of an estimator that is called."""
 
 
