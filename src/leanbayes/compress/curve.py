@@ -175,7 +175,7 @@ def pruning_curve(
             if channels:
                 small = cost(extract(pruned, graph=graph), batches.rows(first, 0, 1))
                 size = small.parameters, small.macs
-            points.append(PruningPoint(name, share, removed, report.kept, *(found[key] for key in METRICS), *size))
+            points.append(PruningPoint(name, share, removed, report.kept, *(found[key] for key in METRICS), *size))  # type: ignore[arg-type]
     return PruningCurve(tuple(points), channels)
 
 

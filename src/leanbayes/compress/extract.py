@@ -184,9 +184,7 @@ def _check(model: nn.Module, stochastic: bool) -> None:
     if "" in conversions(model):
         raise ConversionError("the model itself is a Bayesian layer; put it into an nn.Sequential first")
     if stochastic and any(isinstance(module, Autoencoder) for module in model.modules()):
-        raise ConversionError(
-            "stochastic=True: expected a network, received an Autoencoder; its own sample draws codes"
-        )
+        raise ConversionError("stochastic=True: expected a network, received an Autoencoder, whose own sample draws")
     for name, module in model.named_modules():
         if isinstance(module, Site) and not module.has_mean and not stochastic:
             raise ConversionError(f"{name.replace('.posteriors', '') or type(model).__name__}: {module.no_mean}")

@@ -92,11 +92,11 @@ def tuned(
         wish = checks.probability(name, value)
     confidence = checks.number("confidence", confidence, above=0, below=1)
     scores, correct, counts, example = _asked(cascade, held_out, checks.seed(seed))
-    macs = cascade.count_macs(example)
+    each = cascade.count_macs(example)
     goes_on = [*(a is b for a, b in itertools.pairwise(cascade.stages)), False]  # with the samples that it has
     fresh = [counts[k] - (counts[k - 1] if k and goes_on[k - 1] else 0) for k in range(len(counts))]
-    costs = torch.tensor([float(a * b) for a, b in zip(macs, fresh, strict=True)])
-    alone = float(macs[-1] * counts[-1])
+    costs = torch.tensor([float(a * b) for a, b in zip(each, fresh, strict=True)])
+    alone = float(each[-1] * counts[-1])
     early = torch.ones_like(correct)
     early[-1] = 0
     values = torch.stack([correct, (correct - correct[-1]).square(), early])

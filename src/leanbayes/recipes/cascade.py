@@ -57,7 +57,7 @@ SETUPS: dict[str, tuple[NestedTraining, ...]] = {
 }
 SETUPS["paper"] = tuple(replace(one, epochs=60, limit=45_000, augment=True) for one in SETUPS["cpu"])
 MAX_LOSS = 0.002
-SCORES = ("max_probability", "entropy", "margin")
+SCORES = {"smoke": ("max_probability",), "cpu": ("max_probability",), "paper": ("max_probability", "entropy", "margin")}
 HELD_OUT = {"smoke": 200, "cpu": 5000, "paper": 5000}
 IMAGES = {"smoke": 64, "cpu": 512, "paper": 512}  # that times are measured on
 TURNS = {"smoke": 2, "cpu": 7, "paper": 7}
@@ -66,7 +66,7 @@ TURNS = {"smoke": 2, "cpu": 7, "paper": 7}
 def cells(preset: str) -> Iterator[Cell]:
     """A piece for every network, which makes a row for every stage and every score of the cascade."""
     for one in SETUPS[preset]:
-        also = {"measured": "cascade", "max_loss": MAX_LOSS, "scores": SCORES, "held_out": HELD_OUT[preset]}
+        also = {"measured": "cascade", "max_loss": MAX_LOSS, "scores": SCORES[preset], "held_out": HELD_OUT[preset]}
         also |= {"images": IMAGES[preset], "turns": TURNS[preset]}
         yield network_cell(one.data, one, "all", "stages", partial(measured, one, preset), **also)
 
@@ -90,7 +90,7 @@ def measured(one: NestedTraining, preset: str, model: nn.Module, data: DataSet, 
     for width, pred, macs in zip(WIDTHS, alone, cascade.stage_macs, strict=True):
         row = {"method": f"{100 * width:g} % width", "setting": "alone"}
         rows.append({**row, **quality(pred, targets, alone[-1]), "MACs": macs / whole})
-    for score in SCORES:
+    for score in SCORES[preset]:
         cascade.score = score
         report = cascade.tune(apart, max_loss=MAX_LOSS)
         pred = lb.predict(cascade, inputs)
