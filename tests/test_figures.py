@@ -48,8 +48,8 @@ def test_baselines(page: str) -> None:
 
 GUIDE = {
     "Patch": "patched output", "Dropout": "MC dropout", "Variance": "variance network", "MeanField": "mean-field",
-    "VariationalDropout": "variational dropout", "Ensemble": "deep ensemble of 3", "SparseSubspace": "sparse subspace, 10 %",
-    "Nested": "nested, width 100 %",
+    "VariationalDropout": "variational dropout", "Ensemble": "deep ensemble of 3", "Nested": "nested, width 100 %",
+    "SparseSubspace": "sparse subspace, 10 %",
 }  # fmt: skip
 
 

@@ -68,6 +68,14 @@ class Training:
             )
         return found
 
+    def data_name(self, given: str | None, file: Path) -> str:
+        """The data that a command means: those given, or what the model in the file was trained on."""
+        if (name := given or self.data) is None:
+            raise ConfigError(f"{file} does not say what it was trained on; add --data NAME")
+        if given is None and is_function(name):  # a file may name a function, but only the user can have it called
+            raise ConfigError(f"{file} was trained on data of a function of yours; to call it, add --data {name}")
+        return name
+
     def load(self, name: str, like: DataSet | None = None, part: str | tuple[str, ...] = "test") -> DataSet:
         """Parts of a data set, scaled as the training data were (or ``like`` another), if they fit the model."""
         if is_function(name):

@@ -46,8 +46,8 @@ class Cascade(Staged):
 
     It is a model for `predict`, `evaluate`, `save` and `load`, in evaluation mode always; as a function of a batch it
     returns the logarithms of the class probabilities. ``stages`` are ordinary modules, each with a likelihood of its
-    own, so that ``lb.calibrate_(stage, held_out)`` gives it a temperature. ``reused`` says which stages take over the
-    first layer's outputs from the stage before.
+    own, so that ``lb.calibrate_(stage, held_out)`` gives it a temperature. A wider stage starts from the inputs: of
+    what a narrower one has computed only the first layer could be taken over, about 1 % of the arithmetic of a VGG.
 
     >>> import leanbayes as lb
     >>> _ = torch.manual_seed(0)

@@ -135,6 +135,10 @@ def pruning_curve(
     [('snr', 0.0, 48), ('snr', 0.5, 24)]
     """
     checks.module("model", model, error=EvaluationError)
+    checks.flag("channels", channels)
+    checks.one_of("scope", scope, get_args(Scope))
+    if checks.whole_number("round_to", round_to) > 1 and not channels:
+        raise ConfigError(f"round_to: expected with channels=True only, received {round_to}")
     known = get_args(Criterion)
     chosen = [by] if isinstance(by, str) else checks.iterable_of("by", by, "criteria", _criterion(known))
     chosen = [checks.one_of("by", name, known) for name in chosen]

@@ -184,7 +184,9 @@ def _check(model: nn.Module, stochastic: bool) -> None:
     if "" in conversions(model):
         raise ConversionError("the model itself is a Bayesian layer; put it into an nn.Sequential first")
     if stochastic and any(isinstance(module, Autoencoder) for module in model.modules()):
-        raise ConversionError("stochastic=True: expected a network, an Autoencoder draws its code with lb.sample")
+        raise ConversionError(
+            "stochastic=True: expected a network, received an Autoencoder; its own sample draws codes"
+        )
     for name, module in model.named_modules():
         if isinstance(module, Site) and not module.has_mean and not stochastic:
             raise ConversionError(f"{name.replace('.posteriors', '') or type(model).__name__}: {module.no_mean}")

@@ -34,6 +34,7 @@ Noise = Literal["frozen", "graph", "mean"]
 Format = Literal["onnx", "torch"]
 BESIDE = "export.json"
 """The name of the metadata in a .pt2 file."""
+MOST_SAMPLES = 4096
 TOLERANCE = 1e-4
 """How far the answers of a graph may be from those of `predict`."""
 
@@ -93,7 +94,8 @@ def export(
     """
     files.check_directory(path)
     checks.module("model", model, error=ArtifactError)
-    samples = checks.samples(samples, error=ArtifactError)
+    hint = "every sample is a part of the graph"
+    samples = checks.whole_number("samples", samples, at_most=MOST_SAMPLES, error=ArtifactError, hint=hint)
     seed = checks.seed(seed, error=ArtifactError)
     checks.one_of("noise", noise, ("frozen", "graph", "mean"), error=ArtifactError)
     kind = _format(path, format)

@@ -61,7 +61,7 @@ def cells(preset: str) -> Iterator[Cell]:
         setup, images, samples = SETUPS[name]
         for method, training in (("mean field", setup.dense()), ("sparse, 10 %", setup.subspace(0.1))):
             measure = partial(measured, training, images=images, samples=samples)
-            also = {"measured": "one pass", "images": images, "samples": samples}
+            also: Any = {"measured": "one pass", "images": images, "samples": samples}
             yield network_cell(setup.label, training, method, "", measure, **also)
 
 
