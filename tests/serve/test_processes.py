@@ -148,8 +148,8 @@ def test_a_worker_that_is_killed_loses_its_own_requests_and_is_replaced(model, d
 
 def test_a_server_that_is_told_to_stop_answers_first(model, digits):
     found = []
-    with serve(model, "--max-samples", "20000", "--deadline", "100000") as server:
-        request = ("POST", "/predict?samples=20000", npy(digits))
+    with serve(model, "--max-samples", "300", "--drain", "150", "--deadline", "100000") as server:
+        request = ("POST", "/predict?samples=300", npy(digits))
         thread = threading.Thread(target=lambda: found.append(server.ask(*request)))
         thread.start()
         until = time.monotonic() + 30
