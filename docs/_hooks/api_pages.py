@@ -35,7 +35,8 @@ GROUPS = {
     ),
     "deployment": (
         "Deployment",
-        "cost prune_ zero_means_ extract save load push_to_hub from_hub set_width_ widths importance likely_width truncate_",
+        "cost prune_ zero_means_ extract save load push_to_hub from_hub "
+        "set_width_ widths importance likely_width truncate_",
     ),
     "estimators": ("scikit-learn estimators", "BayesClassifier BayesRegressor"),
     "errors": ("Errors and version", "LeanBayesError LeanBayesWarning __version__"),

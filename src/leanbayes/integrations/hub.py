@@ -33,9 +33,9 @@ def push_to_hub(
 ) -> str:
     """Upload a model to the Hugging Face Hub and return the address of the commit.
 
-    The repository gets model.safetensors, as `save` writes it, and a README.md with the evaluation: its tables, its plots
-    as pictures, report.html and evaluation.json. All files are made first and uploaded as one commit. The repository is
-    made if there is none.
+    The repository gets model.safetensors, as `save` writes it, and a README.md with the evaluation: its tables, its
+    plots as pictures, report.html and evaluation.json. All files are made first and uploaded as one commit. The
+    repository is made if there is none.
 
     repo: "user/name". evaluation: of this model, from `evaluate`; its plots need 'leanbayes[plots]'. task: see `save`.
     description: Markdown for the top of the card. license: an identifier of the Hub such as "apache-2.0". private: of a
@@ -125,7 +125,8 @@ def _name(repo: Any, with_user: bool) -> str:
 
 def _failed(error: Exception, what: str, endpoint: str | None) -> ArtifactError:
     where = endpoint or os.environ.get("HF_ENDPOINT", "https://huggingface.co")
-    status = getattr(getattr(error, "response", None), "status_code", None)
+    answered = isinstance(error, _package("the Hub").errors.HfHubHTTPError)
+    status = error.response.status_code if answered else None  # type: ignore[attr-defined]
     hint = {
         401: "; log in with 'hf auth login', or pass token=",
         403: "; this token may not do that: it needs write access",
