@@ -23,6 +23,7 @@ class Sample:
     choice: Literal["a", "b"] = "a"
     pair: tuple[int, float] = (1, 2.0)
     row: tuple[float, ...] = ()
+    names: tuple[str, ...] | None = None
     table: dict[str, int] = dataclasses.field(default_factory=dict)
     inner: lb.Normal | lb.StudentT | None = None
     anything: Any = None

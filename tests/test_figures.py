@@ -46,6 +46,32 @@ def test_baselines(page: str) -> None:
         assert cells == [*expected, f"{found[method]['parameters']['mean']:,.0f}"], method
 
 
+GUIDE = {
+    "Patch": "patched output", "Dropout": "MC dropout", "Variance": "variance network", "MeanField": "mean-field",
+    "VariationalDropout": "variational dropout", "Ensemble": "deep ensemble of 3", "Nested": "nested, width 100 %",
+    "SparseSubspace": "sparse subspace, 10 %",
+}  # fmt: skip
+
+
+def test_which_method_for_which_budget() -> None:
+    found = by_method("results/baselines.cpu.json")
+    ratios = load("benchmarks/results/predict_methods.json")["ratios"]
+    tasks: dict[str, dict[str, float]] = {}
+    for row in load("results/defaults.cpu.json")["rows"]:
+        tasks.setdefault(row["dataset"], {})[row["method"]] = row["metrics"]["nll"]["mean"]
+    table = rows("docs/methods/index.md", "| method | parameters | prediction")
+    assert len(table) == len(GUIDE)
+    for link, *cells in table:
+        method = link.split("`")[1]
+        metrics = found[GUIDE[method]]
+        parameters = metrics["parameters"]["mean"] / found["plain network"]["parameters"]["mean"]
+        seconds = ratios[f"demo, 64 data, {method}: 32 samples / plain predictions"]
+        worse = [nll[method] - nll["plain"] for nll in tasks.values() if method in nll]
+        held = f"{sum(w < 0.02 for w in worse)} of {len(worse)}"
+        letters = metrics["not-digits/letters AUROC"]["mean"]
+        assert cells == [f"{parameters:.2f}x", f"{seconds:.1f}", f"{letters:.3f}", held], method
+
+
 def test_steps() -> None:
     ratios = load("benchmarks/results/step.json")["ratios"]
     table = rows("README.md", "| estimator | time of a step")
@@ -101,3 +127,19 @@ def test_calibration_of_patches(dataset: str, begins: str) -> None:
         assert accuracy == spread(metrics["accuracy"], 1, 100), method
         assert ece == spread(metrics["ece"], 3), method
         assert nll == spread(metrics["nll"], 2), method
+
+
+def test_a_server_under_load() -> None:
+    found = load("benchmarks/results/serve.json")
+    raw, ratios = found["raw"], found["ratios"]
+    before, after = raw["one client before"], raw["one client after"]
+    one, many = max(before, after, key=lambda seen: seen["answers_per_second"]), raw["50 clients"]
+    for (name, *cells), seen in zip(rows("docs/deploy/serve.md", "| | answers/s | p50"), (one, many), strict=True):
+        numbers = [f"{seen['answers_per_second']:.2f}", f"{seen['p50_seconds']:.2f} s", f"{seen['p99_seconds']:.2f} s"]
+        numbers += [str(seen["errors"]), str(seen["wrong"]), f"{seen['answers_per_cpu_second']:.1f}"]
+        assert cells == numbers, name
+    text = " ".join((ROOT / "docs/deploy/serve.md").read_text(encoding="utf-8").split())
+    told = [f"{ratio:.1f} times" for ratio in ratios.values()]
+    assert f"50 clients have {told[0]} the throughput of one, and {told[1]} for the same processor time" in text
+    assert f"Batches held {many['data_per_batch']:.1f} images" in text
+    assert f"was {many['largest_gap']:.1e}".replace("e-0", "e-") in text

@@ -59,6 +59,24 @@ def test_another_temperature_leaves_the_rest_as_it_was():
             from_dict({"kind": "Segmentation", "version": 1, "temperature": temperature})
 
 
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_several_annotators_are_averaged_and_one_is_drawn(reduction):
+    logits, labels = randn(3, 2, 4, 5), torch.randint(0, 2, (3, 6, 4, 5), generator=torch.Generator().manual_seed(0))
+    labels[:, 2, :2] = 255
+    model = Segmentation(255, reduction)
+    each = torch.stack([model.log_prob(logits, labels[:, i]) for i in range(6)])
+    torch.testing.assert_close(model.log_prob(logits, labels), each.mean(0))
+    torch.testing.assert_close(model.log_prob(logits, labels[:, :1]), each[0])
+    torch.manual_seed(0)
+    drawn = torch.stack([model.drawn(logits, labels) for _ in range(3000)])
+    which = (drawn.unsqueeze(2) == labels).flatten(3).all(3).double()  # (draws, images, annotators)
+    assert (which.sum(2) == 1).all()
+    assert (which.mean(0) - 1 / 6).abs().max() < 4 * (5 / 36 / 3000) ** 0.5
+    state = torch.get_rng_state()
+    assert torch.equal(model.drawn(logits, labels[:, 0]), labels[:, 0])
+    assert torch.equal(torch.get_rng_state(), state)  # one annotator: nothing is drawn
+
+
 def test_segmentation_sums_over_labelled_pixels():
     logits, labels = randn(2, 3, 4, 5), torch.arange(40).reshape(2, 4, 5) % 3
     labels[0, 0, 0] = 255

@@ -56,6 +56,8 @@ def test_what_is_imported_is_a_dependency() -> None:
         | extra("cluster")
         | extra("trainers")
         | extra("tables")
+        | extra("onnx")
+        | extra("serve")
         | {name.replace("-", "_") for name in extra("generation")}
         | set(sys.stdlib_module_names)
     )
@@ -140,6 +142,17 @@ def test_the_core_runs_the_example_of_readme(tmp_path: Path) -> None:
     done = subprocess.run(arguments, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1].endswith("pip install 'leanbayes[sklearn]'")
+
+
+def test_a_server_misses_its_packages_before_it_begins(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from leanbayes.cli import main
+
+    for package in ("starlette", "uvicorn"):
+        monkeypatch.setitem(sys.modules, package, None)
+    assert main(["serve", str(tmp_path / "no.safetensors")]) == 2
+    assert "pip install 'leanbayes[serve]'" in capsys.readouterr().err
 
 
 def test_require_is_silent_where_a_package_is_there() -> None:

@@ -15,7 +15,7 @@ GROUPS = {
     "methods": ("Methods", ""),  # every registered method
     "priors": (
         "Priors and likelihoods",
-        "Normal EmpiricalNormal LogUniform StudentT ScaleMixture Classification Regression Segmentation",
+        "Normal EmpiricalNormal LogUniform StudentT ScaleMixture Classification Dirichlet Regression Segmentation",
     ),
     "training": (
         "Training",
@@ -33,10 +33,12 @@ GROUPS = {
         "Autoencoder image_autoencoder OrderedLatents GaussianLatents JointLatents PointLatents set_length_ "
         "evaluate_generation Generation",
     ),
+    "segmentation": ("Segmentation", "ProbabilisticUNet probabilistic_unet"),
     "deployment": (
         "Deployment",
-        "cost prune_ zero_means_ extract save load push_to_hub from_hub "
-        "set_width_ widths importance likely_width truncate_",
+        "cost prune_ pruning_curve PruningCurve zero_means_ extract Cascade distill nested_student "
+        "width_correlation WidthCorrelation save load export read_export quantize_export set_width_ widths "
+        "importance likely_width truncate_ push_to_hub from_hub",
     ),
     "estimators": ("scikit-learn estimators", "BayesClassifier BayesRegressor"),
     "errors": ("Errors and version", "LeanBayesError LeanBayesWarning __version__"),

@@ -44,6 +44,9 @@ if TYPE_CHECKING:
     from .evaluation.run import evaluate as evaluate
     from .evaluation.several_models import evaluate_each as evaluate_each
     from .evaluation.temperature import calibrate_ as calibrate_
+    from .exports.api import export as export
+    from .exports.int8 import quantize_export as quantize_export
+    from .exports.reading import read_export as read_export
     from .integrations.hub import from_hub as from_hub, push_to_hub as push_to_hub
     from .integrations.lightning import LightningCallback as LightningCallback
     from .integrations.trackers import MLflowTracker as MLflowTracker, WandbTracker as WandbTracker
@@ -67,6 +70,7 @@ if TYPE_CHECKING:
     from .methods.ensemble import Ensemble as Ensemble
     from .methods.mean_field import MeanField as MeanField
     from .methods.nested import Nested as Nested, NestedDropout as NestedDropout
+    from .methods.nested.student import nested_student as nested_student
     from .methods.patch import DropConnect as DropConnect, Patch as Patch, Point as Point
     from .methods.patch.coordinate import CoordinateDescent as CoordinateDescent
     from .methods.sparse import Rigl as Rigl, SparseSubspace as SparseSubspace
@@ -124,6 +128,9 @@ _NAMES = {
     "evaluation.run": "evaluate",
     "evaluation.several_models": "evaluate_each",
     "evaluation.temperature": "calibrate_",
+    "exports.api": "export",
+    "exports.int8": "quantize_export",
+    "exports.reading": "read_export",
     "integrations.hub": "from_hub push_to_hub",
     "integrations.lightning": "LightningCallback",
     "integrations.trackers": "MLflowTracker WandbTracker",
@@ -133,6 +140,7 @@ _NAMES = {
     "latents.backbones": "image_autoencoder",
     "latents.config": "GaussianLatents JointLatents OrderedLatents PointLatents",
     "likelihoods": "Classification Dirichlet Regression Segmentation",
+    "methods.nested.student": "nested_student",
     "methods.patch.coordinate": "CoordinateDescent",
     "methods.variance.transition": "Transition",
     "methods.variance.zero_means": "zero_means_",

@@ -121,9 +121,8 @@ def _decode(value: Any, hint: Any, where: str) -> Any:
         value = float(value["float"])
     if not _fits(value, hint):
         raise ConfigError(f"{where}: expected {_name(hint)}, received {checks.short(value)}")
-    origin = typing.get_origin(hint)
-    if origin is tuple:
-        value = tuple(value)
+    if tuple in (typing.get_origin(hint), *(typing.get_origin(a) for a in typing.get_args(hint))):
+        value = tuple(value) if isinstance(value, list) else value  # JSON has lists, and the field may be optional
     return _float(value, where) if hint is float else value
 
 

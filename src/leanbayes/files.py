@@ -39,12 +39,7 @@ def write_bytes(path: str | os.PathLike[str], data: bytes, *, keep_previous: boo
     ...     target.read_bytes(), [p.name for p in pathlib.Path(folder).iterdir()]
     (b'abc', ['a.bin'])
     """
-    target = check_target(path)
-    if not target.parent.is_dir():
-        raise ArtifactError(
-            f"expected an existing directory for {target.name!r}, received {str(target.parent)!r}; "
-            f"make it first: pathlib.Path({str(target.parent)!r}).mkdir(parents=True)"
-        )
+    target = check_directory(path)
     temporary, spare = (target.parent / f"{_stem(target)}.{secrets.token_hex(4)}.tmp" for _ in range(2))
     try:
         with open(temporary, "xb") as file:  # not mkstemp: its 0o600 surprises whoever shares a folder
@@ -122,6 +117,17 @@ def check_target(path: Any) -> Path:
         raise ArtifactError(
             f"{where}: expected a directory that may be written to, received {str(target.parent)!r}, which may only be "
             "read; choose another directory"
+        )
+    return target
+
+
+def check_directory(path: Any) -> Path:
+    """As `check_target`; a directory that is missing is refused as well."""
+    target = check_target(path)
+    if not target.parent.is_dir():
+        raise ArtifactError(
+            f"expected an existing directory for {target.name!r}, received {str(target.parent)!r}; "
+            f"make it first: pathlib.Path({str(target.parent)!r}).mkdir(parents=True)"
         )
     return target
 

@@ -29,7 +29,9 @@ def test_help_says_what_every_option_is(command, run):
     assert code == DONE
     lines = out.replace("│", " ").splitlines()
     for at, line in enumerate(lines):
-        if line.strip().startswith("--"):  # the text is on the line or, where that is full, on the next one
+        if line.strip().startswith("--") and line.strip(
+            "- "
+        ):  # no rule across the page; the text is on the line or, where that is full, on the next one
             assert len(line.split("  ", 2)[-1].split()) > 2 or not lines[at + 1].strip().startswith(("--", "(default"))
     assert "{None}" not in out
 

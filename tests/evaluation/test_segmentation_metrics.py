@@ -167,13 +167,14 @@ GOOD = torch.zeros(2, 3, 4, 4, dtype=torch.bool)
         (lambda: ged(GOOD, GOOD.long() + 3, num_classes=3), "from 0 to 2, for example 3"),
         (lambda: ged(GOOD.float() * math.nan, GOOD), "for example nan"),
         (lambda: ged(GOOD, GOOD, num_classes=1), "num_classes"),
-        (lambda: ged("masks", GOOD), "expected a tensor or an array"),
+        (lambda: ged("masks", GOOD), "samples: expected a torch tensor"),
         (lambda: ged(GOOD[:, :1], GOOD, unbiased=True), "exhaustive=True"),
         (lambda: ged(GOOD, GOOD[:, :1], unbiased=True), "two masks of an image"),
         (lambda: diversity(GOOD[:, :1]), "two masks of an image"),
-        (lambda: dice(GOOD, GOOD), "expected masks"),
+        (lambda: dice(GOOD, GOOD), "masks: expected shape"),
         (lambda: pixel_calibration(GOOD[:, 0] * 2.0 - 1, GOOD), "probabilities from 0 to 1"),
-        (lambda: pixel_calibration(GOOD.float(), GOOD), "the images of the other masks"),
+        (lambda: pixel_calibration(GOOD.float(), GOOD), "probs: expected shape"),
+        (lambda: ged(np.array([["a"]]), GOOD), "expected a torch tensor"),
     ],
 )
 def test_what_cannot_be_compared_is_refused(call, text):

@@ -401,7 +401,7 @@ BAD = {
     "settle: expected a finite number above 0, received 'soon'": {"settle": "soon"},
     "settle: expected a finite number above 0, received nan": {"settle": math.nan},
     "strategy: expected one of 'auto', 'vmap', 'loop', received 'fast'": {"strategy": "fast"},
-    "estimator: expected one of 'local', 'weight', 'flipout', received 'mean'": {"estimator": "mean"},
+    "estimator: expected one of 'local', 'weight', 'flipout', 'moments', received 'mean'": {"estimator": "mean"},
     "task: expected": {"task": "clustering"},
 }
 

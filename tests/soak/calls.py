@@ -38,9 +38,9 @@ CASES = 10_000
 MEMORY = 12 * 2**30
 SECONDS, HUGE = 20, 2**31
 """For a call; one that was asked for more than HUGE of something gets a tenth of it, and may take longer."""
-RUNS_THEN_FAILS = ("fit", "BayesClassifier")
+RUNS_THEN_FAILS = ("fit", "BayesClassifier", "distill")
 """Training that fails at a batch has trained on those before."""
-EXCUSES = ("mean-only", "how many steps training takes", "balanced:", "settle", "temperature", "bins")
+EXCUSES = ("mean-only", "how many steps training takes", "balanced:", "settle", "temperature", "bins", "draws networks")
 """What a network or two valid options together may be refused for."""
 OPTIMIZERS = ("NaturalGradientSGD", "SGD")
 """Torch checks their parameters, as those of every optimiser."""

@@ -1,4 +1,4 @@
-"""What may be called of the autoencoders."""
+"""What may be called of the autoencoders and the probabilistic U-Nets."""
 
 from __future__ import annotations
 
@@ -38,7 +38,14 @@ def targets() -> list[Target]:
     features = asked | {"extractor": [_encoder], "generated": several(8)}
     image = {"latents": LATENTS, "shape": several((1, 8, 8), (3, 16, 16)), "backbone": several("small"),
              "width": several(2)}  # fmt: skip
+    unet = {"trunk": [lambda: nn.Conv2d(1, 3, 1)], "latents": several(lb.OrderedLatents(3), lb.GaussianLatents(3)),
+            "shape": several((1, 8, 8), [1, 6, 9]), "num_classes": several(1, 3), "widths": several((2,), [2, 3]),
+            "norm": several("batch", "none"), "hidden": several(None, 2), "layers": several(2, 4),
+            "ignore_index": several(-100, 255)}  # fmt: skip
+    ready = {name: unet[name] for name in ("latents", "shape", "num_classes", "widths", "norm")}
     return [
+        Target("ProbabilisticUNet", lb.ProbabilisticUNet, unet, ("trunk", "latents", "shape"), 0.5),
+        Target("probabilistic_unet", lb.probabilistic_unet, ready, ("latents", "shape", "widths"), 0.5),
         Target("Autoencoder", lb.Autoencoder, autoencoder, tuple(autoencoder), 0.5),
         Target("image_autoencoder", lb.image_autoencoder, image, ("latents", "shape", "width"), 0.5),
         Target("evaluate_generation", lb.evaluate_generation, asked, ("model", "data", "task"), 0.8),

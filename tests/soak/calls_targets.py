@@ -28,6 +28,7 @@ from leanbayes.evaluation.metrics import (
     intervals,
     ood as out_of_domain,
     regression,
+    segmentation,
     selective,
 )
 from leanbayes.prediction.stacking import fit_weights, stacking_weights
@@ -92,7 +93,7 @@ def _by_type(function: Any) -> dict[str, list[Maker]]:
 
 def _configs() -> list[Target]:
     kinds = [lb.Normal, lb.LogUniform, lb.StudentT, lb.ScaleMixture, lb.Attack, lb.Corruptions, lb.Pixels]
-    kinds += [lb.CoordinateDescent, lb.Classification, lb.Regression, lb.Segmentation, lb.EarlyStopping]
+    kinds += [lb.CoordinateDescent, lb.Classification, lb.Dirichlet, lb.Regression, lb.Segmentation, lb.EarlyStopping]
     kinds += [lb.EmpiricalNormal, *calls_latents.CONFIGS, *methods().values()]
     return [Target(kind.__name__, kind, _by_type(kind) if not issubclass(kind, nn.Module) else {}, weight=0.4)
             for kind in kinds]  # fmt: skip
@@ -120,6 +121,15 @@ def _metrics() -> list[Target]:
     found.append(Target("metrics.percentile", intervals.percentile, replicates, ("replicates",), 0.2))
     found.append(Target("metrics.votes", human.votes, {"labels": [lambda: torch.zeros(4, 3, dtype=torch.long)],
                         "num_classes": several(2)}, ("labels", "num_classes"), 0.2))  # fmt: skip
+    masks = {"samples": [lambda: torch.rand(3, 4, 5, 5) > 0.5], "annotations": [lambda: torch.rand(3, 2, 5, 5) > 0.5]}
+    for function in (segmentation.ged, segmentation.hungarian_iou, segmentation.variance_correlation):
+        found.append(Target(f"metrics.{function.__name__}", function, masks, tuple(masks), 0.2))
+    single = {"masks": [lambda: torch.rand(3, 5, 5) > 0.5], "annotations": masks["annotations"]}
+    found.append(Target("metrics.dice", segmentation.dice, single, tuple(single), 0.2))
+    found.append(Target("metrics.diversity", segmentation.diversity, {"masks": masks["samples"]}, ("masks",), 0.2))
+    pixels = {"probs": [lambda: torch.rand(3, 5, 5)], "annotations": masks["annotations"], "bins": several(5)}
+    found.append(Target("metrics.pixel_calibration", segmentation.pixel_calibration, pixels, ("probs", "annotations"),
+                        0.2))  # fmt: skip
     pit = {"pit": [lambda: torch.rand(9)], "bins": several(5)}
     found.append(Target("metrics.pit_histogram", forecast.pit_histogram, pit, ("pit",), 0.2))
     return found
@@ -180,8 +190,9 @@ def _verbs() -> list[Target]:
                 "corruptions": several(None, False), "reference": several(None), "attack": several(None, False),
                 "temperature": [lambda: (inputs(), labels())], "selective": several((0.9,)),
                 "replicates": several(0, 3), "resume": several(None), "chunk": several(None, 4),
-                "history": [list], "name": several("a"), "bins": several(5), "min_count": several(0, 1),
-                "adaptive": FLAG, "levels": several((0.5,)), "ignore_index": several(None), **QUIET}  # fmt: skip
+                "groups": [lambda: [0, 1] * 4], "history": [list], "name": several("a"), "bins": several(5),
+                "min_count": several(0, 1), "adaptive": FLAG, "levels": several((0.5,)),
+                "ignore_index": several(None), **QUIET}  # fmt: skip
     fit = {"train_loader": LABELLED, "val": LABELLED, "task": TASK, "epochs": several(1), "lr": several(0.01),
            "optimizer": several(None, torch.optim.SGD), "scheduler": several(None),
            "scheduler_every": several("epoch"), "kl_weight": [*several(1.0, None), lambda: lb.warmup(0, 1, 2)],
@@ -222,16 +233,40 @@ def _verbs() -> list[Target]:
                "model"),
         Target("plan", lb.plan, {"rules": several(lb.MeanField()), "strict": FLAG}, ("rules",), 2, "model"),
         Target("prune_", lb.prune_, {"fraction": several(0.5), "threshold": several(None), "by": several("snr"),
-               "scope": several("global"), "biases": FLAG, "scores": several(None), "loader": several(None)},
+               "scope": several("global"), "biases": FLAG, "scores": several(None), "loader": several(None),
+               "channels": FLAG, "round_to": several(1), "example_input": [lambda: inputs(2)]},
                ("fraction",), 2, "model"),
+        Target("pruning_curve", lb.pruning_curve, {"loader": LABELLED, "by": several("snr", ("snr", "magnitude")),
+               "fractions": several((0, 0.5)), "channels": FLAG, "round_to": several(1), "scope": several("layer"),
+               "train": several(None), "samples": SAMPLES, "seed": SEED, "mean_only": FLAG, "task": TASK},
+               ("loader", "fractions", "samples", "task"), 1, "model"),
+        Target("Cascade", lb.Cascade, {"widths": several(None, (0.5, 1.0)), "samples": several((1, 2), 2),
+               "score": several("entropy", "margin"), "thresholds": several(None, (0.5,)), "loader": several(None),
+               "fold_batchnorm": FLAG}, ("samples",), 1, "model"),
         Target("set_width_", lb.set_width_, {"width": several(0.5, None), "rescale": FLAG}, ("width",), 1, "model"),
         Target("truncate_", lb.truncate_, {"fraction": several(0.5)}, ("fraction",), 1, "model"),
         Target("widths", lb.widths, {"of": several(None)}, (), 0.5, "model"),
-        Target("extract", lb.extract, {"width": several(None), "sparse": FLAG, "example_input": [lambda: inputs(1)]},
-               (), 1, "model"),
+        Target("extract", lb.extract, {"width": several(None), "sparse": FLAG, "example_input": [lambda: inputs(1)],
+               "stochastic": FLAG, "fold_batchnorm": FLAG}, (), 1, "model"),
+        Target("distill", lb.distill, {"loader": LABELLED, "student": [network], "loss": several("mmd", "kl", "kd"),
+               "width": several(0.5), "samples": several(2, 3), "kernel": several("rbf", "polynomial", "both"),
+               "bandwidths": several(None, (0.5,)), "degree": several(2), "temperature": several(1.0, 2.0),
+               "cache": several(False), "last_layer": several(None, lb.MeanField()), "task": TASK, "seed": SEED,
+               "batch_size": several(4), "epochs": several(1), "accelerator": several("cpu"), **QUIET},
+               ("loader", "student", "samples", "task", "epochs", "accelerator", "progress"), 1, "teacher"),
+        Target("nested_student", lb.nested_student, {"width": several(0.5), "inputs": [inputs]}, ("width",), 0.5,
+               "teacher"),
+        Target("width_correlation", lb.width_correlation, {"data": [inputs], "ood": [lambda: {"other": inputs() + 3}],
+               "widths": several(None, (0.5, 1.0)), "uncertainty": several("entropy", "mutual_information"),
+               "clean": several(None), "samples": SAMPLES, "seed": SEED, "task": TASK},
+               ("data", "samples", "task"), 1, "model"),
         Target("cost", lb.cost, {"example_input": [lambda: inputs(1)]}, ("example_input",), 1, "model"),
         Target("save", lb.save, {"path": file, "task": several(None), "metadata": [dict]}, ("path",), 1, "model"),
         Target("load", lb.load, {"path": file}, ("path",), 1, "into"),
+        Target("export", lb.export, {"path": file, "example": [lambda: inputs(1)], "samples": several(2), "seed": SEED,
+               "width": several(None), "noise": several("frozen", "graph"), "format": several("torch"), "task": TASK,
+               "keep_samples": FLAG, "pixels": several(None, lb.Pixels()), "metadata": [dict]},
+               ("path", "example", "samples", "format", "task"), 0.2, "model"),
         Target("follow", _followed,
                {"elbo": [lambda: lb.ELBO("classification", 8)], "total_steps": several(None, 5),
                 "callbacks": [list]}, ("elbo",), 1, "model"),

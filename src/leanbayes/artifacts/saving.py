@@ -66,7 +66,7 @@ def save(
         **({"folded": norms} if (norms := folded(bare)) else {}),
         **({"stages": bare.described()} if isinstance(bare, Staged) else {}),
         "aliases": aliases,
-        "metadata": _plain(metadata),
+        "metadata": plain_metadata(metadata),
     }
     tensors = {name: _dense(tensor) for name, tensor in state.items() if name not in aliases}
     return write_bytes(path, container.pack(tensors, document))
@@ -117,7 +117,7 @@ def _dense(tensor: Tensor) -> Tensor:
     return tensor.detach().cpu().resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
 
 
-def _plain(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
+def plain_metadata(metadata: Mapping[str, Any] | None) -> dict[str, Any]:
     if metadata is not None and not (isinstance(metadata, Mapping) and all(isinstance(k, str) for k in metadata)):
         raise ArtifactError(f"metadata: expected a mapping with text as keys, received {short(metadata)}")
     try:

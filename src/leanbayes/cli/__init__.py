@@ -14,6 +14,7 @@ import os
 import sys
 import warnings
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from typing import Annotated, Any, Union
 
 from .._version import __version__
@@ -21,7 +22,21 @@ from ..errors import EvaluationError, LeanBayesError, LeanBayesWarning, Predicti
 from . import memory
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
-COMMANDS = ("demo", "train", "evaluate", "predict", "segment", "generate", "plan", "reproduce")
+COMMANDS = (
+    "demo",
+    "train",
+    "evaluate",
+    "predict",
+    "segment",
+    "generate",
+    "compress",
+    "distill",
+    "export",
+    "serve",
+    "plan",
+    "reproduce",
+)
+"""In the order of the help; each is a dataclass of its name in a module of its name."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -76,18 +91,8 @@ def _parse(arguments: list[str]) -> Any:
     import tyro
 
     from .choices import closest, without_examples
-    from .demo import Demo
-    from .evaluate import Evaluate
-    from .generate import Generate
-    from .plan import Plan
-    from .predict import Predict
-    from .reproduce import Reproduce
-    from .segment import Segment
-    from .train import Train
 
-    commands: dict[str, Any] = dict(
-        zip(COMMANDS, (Demo, Train, Evaluate, Predict, Segment, Generate, Plan, Reproduce), strict=True)
-    )
+    commands: dict[str, Any] = {name: vars(import_module(f".{name}", __name__))[name.capitalize()] for name in COMMANDS}
     first = arguments[0] if arguments else "--help"
     config = (
         tyro.conf.OmitSubcommandPrefixes,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from .. import files
 from ..errors import ConfigError
 from . import checks
 
@@ -73,7 +74,6 @@ class Predict:
 
         import leanbayes as lb
 
-        from .. import files
         from .inputs import inputs_of
         from .many_files import is_pattern, predict_files
         from .saved import open_model

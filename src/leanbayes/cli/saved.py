@@ -10,11 +10,14 @@ import torch
 from torch import nn
 
 from .. import artifacts, config
+from ..compress.cascade import Cascade
 from ..data import DataSet, Preparation, load, read
 from ..data.sources import is_source
 from ..errors import ArtifactError, ConfigError, DataError
 from .networks import make
 from .own_data import from_function, is_function
+
+MOST_STAGES = 100
 
 
 @dataclass(frozen=True)
@@ -65,8 +68,16 @@ class Training:
             )
         return found
 
-    def load(self, name: str, like: DataSet | None = None, part: str = "test") -> DataSet:
-        """A part of a data set, scaled as the training data were (or ``like`` another), if it fits the model."""
+    def data_name(self, given: str | None, file: Path) -> str:
+        """The data that a command means: those given, or what the model in the file was trained on."""
+        if (name := given or self.data) is None:
+            raise ConfigError(f"{file} does not say what it was trained on; add --data NAME")
+        if given is None and is_function(name):  # a file may name a function, but only the user can have it called
+            raise ConfigError(f"{file} was trained on data of a function of yours; to call it, add --data {name}")
+        return name
+
+    def load(self, name: str, like: DataSet | None = None, part: str | tuple[str, ...] = "test") -> DataSet:
+        """Parts of a data set, scaled as the training data were (or ``like`` another), if they fit the model."""
         if is_function(name):
             return from_function(name)
         if is_source(name):
@@ -74,7 +85,8 @@ class Training:
                 raise DataError(
                     f"{name}: expected a model that was trained on data of your own, which says how to scale them"
                 )
-            return self.read_again(part) if name == self.data else read(name, like=known)
+            first = part if isinstance(part, str) else part[0]
+            return self.read_again(first) if name == self.data else read(name, like=known)
         shape = None if self.input_shape is None else tuple(self.input_shape)
         if self.mean is not None and self.std is not None:
             scale = torch.tensor(self.mean), torch.tensor(self.std)
@@ -94,7 +106,8 @@ def open_model(path: Path, network: str | None) -> tuple[nn.Module, Training]:
 
     network: a factory of the user's own; a file may name one, but only the user can say that it is to be imported.
     """
-    training = _training(artifacts.inspect(path).get("metadata"), path)
+    header = artifacts.inspect(path)
+    training = training_of(header.get("metadata"), path)
     description = training.network
     if network is not None and ":" not in network:
         raise ConfigError(f"--model: expected package.module:factory, received {network!r}; leave it out otherwise")
@@ -104,10 +117,23 @@ def open_model(path: Path, network: str | None) -> tuple[nn.Module, Training]:
         raise ArtifactError(f"{path} does not say which network it holds; add --model package.module:factory")
     elif ":" in description["name"]:
         raise ArtifactError(f"{path} holds a network of your own; to import it, add --model {description['name']}")
-    return artifacts.load(path, into=make(description)), training
+    return artifacts.load(path, into=_networks(description, header)), training
 
 
-def _training(metadata: Any, path: Path) -> Training:
+def _networks(description: dict[str, Any], header: dict[str, Any]) -> nn.Module:
+    """The network that a file is read into, or as many as a cascade has; stages that share their weights are one."""
+    stages, tied = header.get("stages"), header.get("aliases")
+    count = len(stages["samples"]) if isinstance(stages, dict) and isinstance(stages.get("samples"), list) else 0
+    if not 1 < count <= MOST_STAGES:
+        return make(description)
+    found = [make(description)]
+    for number in range(1, count):
+        same = isinstance(tied, dict) and any(name.startswith(f"stages.{number}.") for name in tied)
+        found.append(found[-1] if same else make(description))
+    return Cascade(found)
+
+
+def training_of(metadata: Any, path: Path) -> Training:
     """Metadata are anybody's: what `leanbayes train` did not write is refused, not guessed at."""
     stored = metadata.get("training") if isinstance(metadata, dict) else None
     if stored is None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from .. import checks as values
+from .. import checks as values, files
 from ..errors import ConfigError, DataError
 from ..optional import require
 from . import checks
@@ -82,7 +82,6 @@ class Segment:
 
         import leanbayes as lb
 
-        from .. import files
         from .saved import open_model
 
         model, training = open_model(self.file, self.model)

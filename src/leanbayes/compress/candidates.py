@@ -176,7 +176,7 @@ def _check_means(name: str, q: Posterior, by: str) -> None:
     if not q.has_mean or (bool(alive.any()) and not bool(q.mean[alive].any())):
         why = "by construction" if not q.has_mean else "(is it trained?)"
         raise ConfigError(
-            f"{name}: all its means are zero {why}, so that {by} does not tell weights apart; try by='expected_magnitude'"
+            f"{name}: all its means are zero {why}, so that {by} tells no weights apart; try by='expected_magnitude'"
         )
 
 

@@ -11,9 +11,10 @@ from typing import Any, get_args
 
 from torch import nn
 
-from .. import checks, feed
+from .. import batches, checks, feed
 from ..batches import accept
 from ..convert.channels import ChannelGraph, channel_graph
+from ..costs import cost
 from ..errors import ConfigError, EvaluationError
 from ..evaluation.metrics import checks as metric_checks
 from ..evaluation.metrics.classification import Classification
@@ -23,10 +24,12 @@ from ..report.figure import canvas, legend, percent_axis, style, svg
 from ..report.table import as_text, table
 from ..training.recalibrate import has_statistics, recalibrate_
 from .candidates import Criterion, Scope
+from .extract import extract
 from .kappa import kappa
 from .prune import prune_
 
 FRACTIONS = (0.0, 0.25, 0.5, 0.75, 0.9, 0.95)
+KAPPA = 512
 METRICS = {"accuracy": "accuracy", "nll": "NLL", "ece": "ECE"}
 
 
@@ -34,7 +37,8 @@ METRICS = {"accuracy": "accuracy", "nll": "NLL", "ece": "ECE"}
 class PruningPoint:
     """by: the criterion. fraction: as asked for. removed: the share of the random weights that is gone.
 
-    weights: how many of them are left. accuracy, nll, ece: of the pruned network.
+    weights: how many of them are left. accuracy, nll, ece: of the pruned network. parameters, macs: stored numbers and
+    multiply-accumulates of what `extract` makes of it, where whole channels were removed; None otherwise.
     """
 
     by: str
@@ -44,6 +48,8 @@ class PruningPoint:
     accuracy: float
     nll: float
     ece: float
+    parameters: int | None = None
+    macs: int | None = None
 
 
 @dataclass(frozen=True)
@@ -85,8 +91,12 @@ class PruningCurve:
             [p.by, f"{p.removed:.1%}", f"{p.weights:,}", f"{p.accuracy:.2%}", f"{p.nll:.4f}", f"{p.ece:.4f}"]
             for p in self.points
         ]
-        what = "channels pruned by" if self.channels else "pruned by"
-        return as_text(table([what, "removed", "weights left", "accuracy", "NLL", "ECE"], cells))
+        header = ["pruned by", "removed", "weights left", "accuracy", "NLL", "ECE"]
+        if not self.channels:
+            return as_text(table(header, cells))
+        sizes = [[f"{p.parameters:,}", f"{p.macs:,}"] for p in self.points]
+        rows = [[*cell, *size] for cell, size in zip(cells, sizes, strict=True)]
+        return as_text(table(["channels pruned by", *header[1:], "parameters", "MACs"], rows))
 
 
 def pruning_curve(
@@ -110,8 +120,8 @@ def pruning_curve(
 
     loader: inputs and targets to evaluate on.
     by, fractions, channels, round_to, scope, example_input, graph: as in `prune_`.
-    train: training data, on which kappa is computed (by="kappa" needs them), and BatchNorm's statistics after each cut
-        (from 1,024 data), where the model has any.
+    train: training data. On the first 512 kappa is computed, which by="kappa" needs, and on 1,024 the statistics of
+        BatchNorm after each cut, where the model has any.
     samples, seed, mean_only, task: as in `predict`.
 
     >>> import torch
@@ -125,6 +135,10 @@ def pruning_curve(
     [('snr', 0.0, 48), ('snr', 0.5, 24)]
     """
     checks.module("model", model, error=EvaluationError)
+    checks.flag("channels", channels)
+    checks.one_of("scope", scope, get_args(Scope))
+    if checks.whole_number("round_to", round_to) > 1 and not channels:
+        raise ConfigError(f"round_to: expected with channels=True only, received {round_to}")
     known = get_args(Criterion)
     chosen = [by] if isinstance(by, str) else checks.iterable_of("by", by, "criteria", _criterion(known))
     chosen = [checks.one_of("by", name, known) for name in chosen]
@@ -140,7 +154,11 @@ def pruning_curve(
         raise ConfigError("by='kappa': expected train=... to compute it on, received none")
     if channels and graph is None:
         graph = channel_graph(model, example_input)
-    scores = kappa(model, train) if "kappa" in chosen else None
+    (first, _), loader = feed.peek(loader)
+    few = (
+        [(x, y) for _, x, y in feed.slices(accept(train, model, name="train"), 64, KAPPA)] if "kappa" in chosen else []
+    )
+    scores = kappa(model, few, task=meaning, progress=False) if few else None
     options: dict[str, Any] = {"samples": samples, "seed": seed, "mean_only": mean_only, "task": meaning}
     points = []
     for name in chosen:
@@ -153,7 +171,11 @@ def pruning_curve(
                 recalibrate_(pruned, train, at="means" if mean_only else "samples", data=1024)
             found = _evaluated(pruned, loader, options)
             removed = 1 - report.kept / report.total
-            points.append(PruningPoint(name, share, removed, report.kept, *(found[key] for key in METRICS)))
+            size: tuple[int, ...] = ()
+            if channels:
+                small = cost(extract(pruned, graph=graph), batches.rows(first, 0, 1))
+                size = small.parameters, small.macs
+            points.append(PruningPoint(name, share, removed, report.kept, *(found[key] for key in METRICS), *size))
     return PruningCurve(tuple(points), channels)
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from .. import batches, checks
 from ..convert import record
-from ..convert.apply import bayesianize_
+from ..convert.apply import bayesianize_, restore_
 from ..errors import ConfigError, DataError
 from ..eval_mode import undisturbed
 from ..likelihoods import Classification, Dirichlet, Likelihood, Regression
@@ -50,7 +50,8 @@ def distill(
 
     student: any network of yours with as many outputs as the teacher has classes, or one more (see below); it is
         trained in place. None cuts one out of a nested teacher: the first ``width`` of its channels, at their means
-        (`truncate_` and `extract`), as the paper of SN3 does (variational nested dropout, section 3.5).
+        (`truncate_` and `extract`), as the paper of SN3 does (variational nested dropout, section 3.5);
+        `nested_student` cuts one that stays nested.
     loader: inputs, in whatever `fit` takes; labels are not looked at. Inputs without labels serve as well.
     loss: what the student is to match, for each datum:
         "mmd": the distribution of the teacher's probabilities: the student says a Dirichlet distribution (`Dirichlet`),
@@ -106,7 +107,9 @@ def distill(
             f"teacher: expected one that draws networks, all samples of this {type(teacher).__name__} say the same; "
             "make it Bayesian with lb.bayesianize_, or pass loss='kd', which needs the mean alone"
         )
-    pupil = _cut(teacher, width) if student is None else checks.module("student", student)
+    pupil = cut(teacher, width)[1] if student is None else checks.module("student", student)
+    if last_layer is not None and record.conversions(pupil):
+        raise ConfigError("last_layer: expected a student of plain layers; give its last one a method by bayesianize_")
     if pupil is teacher or {id(p) for p in pupil.parameters()} & {id(p) for p in teacher.parameters()}:
         raise ConfigError("student: expected a network of its own, received one that shares weights with the teacher")
     likelihood = _likelihood(pupil, inputs, asked.targets(said), said, loss)
@@ -117,6 +120,10 @@ def distill(
     hook = pupil.register_forward_hook(asked.teach, with_kwargs=True) if data is loader else None
     try:
         fit(pupil, data, task=FromTeacher(likelihood, objective), seed=seed, batch_size=batch_size, **options)
+    except BaseException:
+        if last_layer is not None:  # so that the same call can go on from a checkpoint
+            restore_(pupil)
+        raise
     finally:
         if hook is not None:
             hook.remove()
@@ -148,8 +155,9 @@ def _first_inputs(loader: Any, batch_size: int, seed: int) -> Any:
     return inputs
 
 
-def _cut(teacher: nn.Module, width: float) -> nn.Module:
-    """The first part of a nested teacher's channels at their means, as a plain network in training mode."""
+def cut(teacher: nn.Module, width: float) -> tuple[nn.Module, nn.Module]:
+    """A copy of a nested teacher that is truncated to a part of its channels, and its means as a plain network."""
+    checks.module("teacher", teacher)
     if not units(teacher):
         raise ConfigError(
             f"student: expected a network, since this {type(teacher).__name__} has no ordered channels to cut it from; "
@@ -157,7 +165,7 @@ def _cut(teacher: nn.Module, width: float) -> nn.Module:
         )
     shorter = copy.deepcopy(teacher)
     truncate_(shorter, width)
-    return extract(shorter, width=1.0, sparse=False).train()
+    return shorter, extract(shorter, width=1.0, sparse=False).train()
 
 
 def _likelihood(student: nn.Module, inputs: Any, targets: Tensor, said: Predictive, loss: str) -> Likelihood:

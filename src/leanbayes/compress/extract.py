@@ -53,9 +53,9 @@ def extract(
       before, or the result after.
     - An `Autoencoder` is cut to the length that is set, or to that of ``width``: its code has no noise, and its decoder
       reads fewer numbers.
-    - Channels that `prune_(..., channels=True)` or `prune_channels_` removed are cut out of the layers on both sides, as far as the rest of the network
-      allows. Who feeds whom is found by tracing: give an ``example_input`` where shapes matter, or a ``graph``
-      (`leanbayes.convert.channels.ChannelGraph`) where tracing fails.
+    - Channels that `prune_(..., channels=True)` or `prune_channels_` removed are cut out of the layers on both sides,
+      as far as the rest of the network allows. Who feeds whom is found by tracing: give an ``example_input`` where
+      shapes matter, or a ``graph`` (`leanbayes.convert.channels.ChannelGraph`) where tracing fails.
 
     Weights without a mean, and ensembles, have no network at the means: they raise.
 
@@ -184,7 +184,9 @@ def _check(model: nn.Module, stochastic: bool) -> None:
     if "" in conversions(model):
         raise ConversionError("the model itself is a Bayesian layer; put it into an nn.Sequential first")
     if stochastic and any(isinstance(module, Autoencoder) for module in model.modules()):
-        raise ConversionError("stochastic=True: expected a network, an Autoencoder draws its code with lb.sample")
+        raise ConversionError(
+            "stochastic=True: expected a network, received an Autoencoder; its own sample draws codes"
+        )
     for name, module in model.named_modules():
         if isinstance(module, Site) and not module.has_mean and not stochastic:
             raise ConversionError(f"{name.replace('.posteriors', '') or type(model).__name__}: {module.no_mean}")

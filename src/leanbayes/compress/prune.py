@@ -110,9 +110,9 @@ def prune_(
     threshold: instead of a fraction; removes SNR or kappa below it, or log alpha above it (3 if neither is given).
     scope: a fraction of the whole model ("global") or of every tensor ("layer").
     channels: whole channels instead of single weights, those whose weights have the lowest mean score, on the side that
-        makes them and on the side that reads them. The fraction is then one of channels, and `lb.extract` cuts them out:
-        the network is really smaller. Channels that an addition ties together go together; `PruneReport.channels` lists
-        the groups that could lose some.
+        makes them and on the side that reads them. The fraction is then one of channels, and `lb.extract` cuts them
+        out: the network is really smaller. Channels that an addition ties together go together; the report's
+        `channels` lists the groups that could lose some.
     round_to: every group keeps a multiple of so many channels, 8 say, if need be more than asked for.
     example_input, graph: who feeds whom, as in `lb.extract`.
     biases: random biases too; a tied tensor counts once.

@@ -13,7 +13,7 @@ from .. import checks, sampling
 from ..errors import ConfigError, ConversionError, LeanBayesWarning
 from ..training.recalibrate import has_statistics, recalibrate_
 from .extract import extract
-from .width import set_width_
+from .width import set_width_, widths as possible
 
 Samples = tuple[int | None, ...]
 
@@ -76,6 +76,7 @@ def _of_widths(model: nn.Module, widths: list[float], samples: Any, loader: Any,
     """A network cut out at each width, smaller ones first; equal widths are one network."""
     made: dict[float, nn.Module] = {}
     random = samples is not None
+    possible(model)  # raises where there are no widths
     if has_statistics(model) and loader is None:
         warnings.warn(
             "the BatchNorm statistics of a nested network are averages over widths, which costs each of them accuracy; "
@@ -86,7 +87,7 @@ def _of_widths(model: nn.Module, widths: list[float], samples: Any, loader: Any,
     for width in widths:
         if width not in made:
             part = copy.deepcopy(model)
-            set_width_(part, width)  # raises where there are no widths
+            set_width_(part, width)
             if loader is not None and has_statistics(part):
                 recalibrate_(part, loader, at="samples" if random else "means", data=DATA)
             made[width] = extract(part, stochastic=random, fold_batchnorm=fold)

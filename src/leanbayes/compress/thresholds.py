@@ -1,4 +1,4 @@
-"""The thresholds of a cascade, found on held-out data: the cheapest that are accurate enough, or the best in a budget."""
+"""The thresholds of a cascade, by held-out data: the cheapest that are accurate enough, or the best of a budget."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class Tuning:
     """What the thresholds of a cascade give on the held-out data. Print it for a table.
 
     accuracy, last_accuracy: of the cascade, and of its last stage alone. macs, last_macs: multiply-accumulates of a
-    datum, on average and at the last stage alone. shares: of the data, by the stage that answers. stage_macs: of a datum
-    answered there, the stages before included. milliseconds: of each stage for one datum, where they were measured.
+    datum, on average and at the last stage alone. shares: of the data, by the stage that answers. stage_macs: of a
+    datum answered there, the stages before included. milliseconds: of each stage for one datum, where measured.
     """
 
     score: str
@@ -69,6 +69,7 @@ def tuned(
     cascade: Cascade,
     held_out: Any,
     seed: int,
+    confidence: float,
     *,
     accuracy: float | None,
     max_loss: float | None,
@@ -89,51 +90,61 @@ def tuned(
     )
     if name in ("accuracy", "max_loss"):
         wish = checks.probability(name, value)
+    confidence = checks.number("confidence", confidence, above=0, below=1)
     scores, correct, counts, example = _asked(cascade, held_out, checks.seed(seed))
     macs = cascade.count_macs(example)
     goes_on = [*(a is b for a, b in itertools.pairwise(cascade.stages)), False]  # with the samples that it has
     fresh = [counts[k] - (counts[k - 1] if k and goes_on[k - 1] else 0) for k in range(len(counts))]
     costs = torch.tensor([float(a * b) for a, b in zip(macs, fresh, strict=True)])
     alone = float(macs[-1] * counts[-1])
-    thresholds, right, spent = routes(scores, correct, costs, [k for k, same in enumerate(goes_on) if same])
+    early = torch.ones_like(correct)
+    early[-1] = 0
+    values = torch.stack([correct, (correct - correct[-1]).square(), early])
+    thresholds, spent, means = routes(scores, values, costs, [k for k, same in enumerate(goes_on) if same])
+    right = means[0]
+    last, z = float(correct[-1].mean()), statistics.NormalDist().inv_cdf(confidence)
+    # of the difference to the last stage; no difference seen in N data is not none
+    differ = means[1] + (means[2] > 0) / correct.shape[1]
+    spread = right * (1 - right) if name == "accuracy" else differ
+    sure = right - z * (spread / correct.shape[1]).sqrt() if name in ("accuracy", "max_loss") else right
     times = _times(cascade, example) if name == "milliseconds" else []
-    best = _best(name, wish, thresholds, right, spent, float(correct[-1].mean()), alone, times)
+    best = _best(name, wish, thresholds, sure, spent, last, alone, times)
     cascade.set_thresholds(thresholds[best].tolist())
     return _report(cascade, scores, correct, costs, alone, times)
 
 
-def routes(scores: Tensor, correct: Tensor, costs: Tensor, always: Sequence[int] = ()) -> tuple[Tensor, Tensor, Tensor]:
-    """Accuracy and mean cost under many combinations of thresholds.
+def routes(scores: Tensor, values: Tensor, costs: Tensor, always: Sequence[int] = ()) -> tuple[Tensor, Tensor, Tensor]:
+    """Mean costs and mean values under many combinations of thresholds.
 
-    scores: of every stage but the last (K - 1, N). correct: of every stage, 0 or 1 (K, N). costs: of every stage (K,).
-    Returns thresholds (M, K - 1), accuracies and mean costs (M,). A threshold of -inf leaves its stage out, at no cost;
-    the others are quantiles of the scores, and inf. always: stages that are not left out, since the next one goes on
-    with what they have.
+    scores: of every stage but the last (K - 1, N). values: V of them of every stage for each datum (V, K, N), of which
+    that of the stage that answers counts. costs: of every stage (K,). always: stages that are not left out, since the
+    next one goes on with what they have.
+    Returns thresholds (M, K - 1), costs (M,) and values (V, M). A threshold of -inf leaves its stage out, at no cost;
+    the others lie between scores, and inf.
 
-    >>> scores, correct = torch.tensor([[0.1, 0.9]]), torch.tensor([[1.0, 0.0], [1.0, 1.0]])
-    >>> thresholds, accuracy, cost = routes(scores, correct, torch.tensor([1.0, 10.0]))
-    >>> (accuracy == 1).any(), cost[accuracy == 1].min()  # the second datum goes on: (1 + 11) / 2
-    (tensor(True), tensor(6.))
+    >>> scores, correct = torch.tensor([[0.1, 0.9]]), torch.tensor([[[1.0, 0.0], [1.0, 1.0]]])
+    >>> thresholds, cost, accuracy = routes(scores, correct, torch.tensor([1.0, 10.0]))
+    >>> cost[accuracy[0] == 1].min()  # the second datum goes on: (1 + 11) / 2
+    tensor(6.)
     """
-    stages, count = correct.shape
+    stages, count = values.shape[1:]
     each = max(5, min(1000, int(COMBINATIONS ** (1 / (stages - 1)))))
     reach = torch.ones(1, count)  # 1 where a datum comes to the stage, of every combination so far
-    right, spent = torch.zeros(1), torch.zeros(1)
+    spent, means = torch.zeros(1), torch.zeros(len(values), 1)
     chosen = torch.empty(1, 0)
     for k, score in enumerate(scores):
         limits = _limits(score, each)[int(k in always) :]
         stops = (score <= limits[:, None]).float()
         last = k == stages - 2
-        gain = stops * correct[k] + (1 - stops) * correct[k + 1] * last
+        gains = [stops * value[k] + (1 - stops) * value[k + 1] * last for value in values]
         asked = (limits > -torch.inf).float() * costs[k]
         pay = asked[:, None] + (1 - stops) * costs[k + 1] * last
-        right = (right[:, None] + reach @ gain.T / count).flatten()
         spent = (spent[:, None] + reach @ pay.T / count).flatten()
-        before = chosen.repeat_interleave(len(limits), 0)
-        chosen = torch.cat([before, limits.repeat(len(reach))[:, None]], 1)
+        means = torch.stack([(m[:, None] + reach @ g.T / count).flatten() for m, g in zip(means, gains, strict=True)])
+        chosen = torch.cat([chosen.repeat_interleave(len(limits), 0), limits.repeat(len(reach))[:, None]], 1)
         if not last:
             reach = (reach[:, None] * (1 - stops)).flatten(0, 1)
-    return chosen, right, spent
+    return chosen, spent, means
 
 
 def _limits(score: Tensor, count: int) -> Tensor:
@@ -162,8 +173,9 @@ def _best(
         fine = right >= least - 1e-6
         if not bool(fine.any()):
             raise EvaluationError(
-                f"{name}: expected an accuracy of at most {float(right.max()):.4f}, the most that these stages reach on "
-                f"the held-out data (the last one alone: {last:.4f}), received {least:.4f}; ask for less"
+                f"{name}: expected an accuracy of at most {float(right.max()):.4f}, which these stages surely reach "
+                f"by the held-out data (the last one alone has {last:.4f} there), received {least:.4f}; ask for less, "
+                "hold out more data, or lower the confidence"
             )
         return _first(fine, spent, -right)
     if name == "macs":

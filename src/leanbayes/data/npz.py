@@ -44,7 +44,7 @@ def read_npz(path: str | os.PathLike[str], keys: Sequence[str]) -> dict[str, np.
                 if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
                     raise ValueError(f"{name} is packed in a way that numpy does not use")
                 with archive.open(member) as content:
-                    arrays[key] = _array(content, min(member.file_size, left))
+                    arrays[key] = read_array(content, min(member.file_size, left))
                 left -= arrays[key].nbytes
     except Exception as error:  # zipfile, zlib, struct and numpy each have their own word for a damaged file
         raise DataError(
@@ -68,7 +68,7 @@ def read_npy(path: str | os.PathLike[str]) -> np.ndarray:
     path = Path(path)
     try:
         with open_regular(path) as file:
-            return _array(file, os.fstat(file.fileno()).st_size)
+            return read_array(file, os.fstat(file.fileno()).st_size)
     except Exception as error:  # struct, numpy and Python's own parser each have their own word for a damaged file
         raise DataError(
             f"{path}: expected a .npy file of numbers, received a damaged or foreign one "
@@ -76,7 +76,7 @@ def read_npy(path: str | os.PathLike[str]) -> np.ndarray:
         ) from error
 
 
-def _array(file: Stream, most: int) -> np.ndarray:
+def read_array(file: Stream, most: int) -> np.ndarray:
     """One array in the .npy format, whose values take at most `most` bytes."""
     version = np.lib.format.read_magic(io.BytesIO(file.read(8)))
     if version not in _HEADERS:

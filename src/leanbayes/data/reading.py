@@ -84,6 +84,18 @@ def read(
     return _prepared(path.name, parts, _learn(parts["train"], raw, found, dropped, missing, size, path))
 
 
+def prepare(inputs: Table | np.ndarray, known: Preparation, name: str = "inputs") -> torch.Tensor:
+    """Inputs as those of training were prepared, from memory: a table of texts, or an array (data, ...).
+
+    >>> known = Preparation("array", "regression", input_shape=(2,), mean=(1.0, 0.0), std=(2.0, 1.0))
+    >>> prepare(np.array([[3.0, 4.0]]), known)
+    tensor([[1., 4.]])
+    """
+    kind = "table" if isinstance(inputs, Table) else "array"
+    raw = sources.like(Raw(kind, {"test": sources.Rows(inputs, None)}), known, Path(name))
+    return _prepared(name, raw.parts, known).test.tensors[0]
+
+
 def _text(name: str, value: Any) -> str:
     return checks.instance(name, value, str, "the name of a column", error=DataError)  # type: ignore[no-any-return]
 

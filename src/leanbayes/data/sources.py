@@ -81,7 +81,7 @@ def read(path: Path, target: str | None, size: int, known: Preparation | None) -
             f"{path}: expected {', '.join((*TABLES, '.npz', '.npy'))} or a folder of images, received others"
         )
     if known is not None:
-        found = _like(found, known, path)
+        found = like(found, known, path)
     if not all(map(len, found.parts.values())):
         raise DataError(f"{path}: expected at least one datum, received none")
     return found
@@ -210,7 +210,7 @@ def _new_images(path: Path, known: Preparation) -> Raw:
     return Raw("images", {"train": Rows(pixels, np.array(tops, dtype=object) if labelled else None)}, full_scale=255.0)
 
 
-def _like(found: Raw, known: Preparation, path: Path) -> Raw:
+def like(found: Raw, known: Preparation, path: Path) -> Raw:
     """Refuse what does not fit the data of training, in kind, shape or scale."""
     if found.kind != known.source and {found.kind, known.source} != {"array", "images"}:
         raise DataError(f"{path}: expected {_KINDS[known.source]} as in training, received {_KINDS[found.kind]}")

@@ -84,11 +84,13 @@ def groups(given: Any, count: int | None) -> np.ndarray | None:
     """
     if given is None:
         return None
-    names = given.detach().cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
     hint = "for example the patient of every image"
-    if names.ndim != 1 or names.dtype.kind not in "iuUSb":
-        got = f"{names.dtype} of shape {names.shape}"
-        raise EvaluationError(f"groups: expected a whole number or a text for each datum, {hint}, received {got}")
+    try:
+        names = given.detach().cpu().numpy() if isinstance(given, Tensor) else np.asarray(given)
+    except Exception:  # of numpy, or of a sequence of the user's
+        names = np.empty(())
+    if names.ndim != 1 or names.dtype.kind not in "iuUS":
+        checks.refuse("groups", f"a whole number or a text for each datum, {hint}", given, EvaluationError)
     if count is not None and len(names) != count:
         raise EvaluationError(f"groups: expected one for each of {count} data, {hint}, received {len(names)}")
     found: np.ndarray = np.unique(names, return_inverse=True)[1].astype(np.int64)

@@ -111,7 +111,7 @@ def held_out(
     loader = accept(loader, model, name="loader", error=EvaluationError)
     if isinstance(model, Staged):
         raise EvaluationError(
-            "temperature: expected a single model, a cascade has a temperature for every stage; call lb.calibrate_(stage, "
+            "temperature: expected a single model, a cascade has one for every stage; call lb.calibrate_(stage, "
             "held_out) for each of cascade.stages, and then cascade.tune(...)"
         )
     likelihood = resolve_task(model, task)

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..checks import iterable_of, one_of, whole_number
-from ..errors import DataError
+from ..errors import ConfigError, DataError
 from .options import check_sizes
 
 Norm = Literal["batch", "instance", "none"]
@@ -69,8 +69,15 @@ def unet(
     1541986
     """
     check_sizes("unet", in_channels=in_channels, **({} if num_classes is None else {"num_classes": num_classes}))
-    chosen = iterable_of("unet.widths", widths, "numbers of channels", whole_number, hint="try (32, 64, 128, 192)")
-    return UNet(in_channels, chosen, one_of("unet.norm", norm, (*_NORMS, "none")), num_classes)
+    return UNet(in_channels, *check_options("unet.", widths, norm), num_classes)
+
+
+def check_options(of: str, widths: Sequence[int], norm: Norm) -> tuple[list[int], Norm]:
+    """Widths and norm, if they are such; of: what stands before their names in a message."""
+    chosen = iterable_of(f"{of}widths", widths, "numbers of channels", whole_number, hint="try (32, 64, 128, 192)")
+    if not chosen:
+        raise ConfigError(f"{of}widths: expected at least one number of channels, received none; try {WIDTHS}")
+    return chosen, one_of(f"{of}norm", norm, (*_NORMS, "none"))  # type: ignore[return-value]
 
 
 def block(inputs: int, outputs: int, norm: Norm) -> nn.Sequential:

@@ -22,12 +22,20 @@ class Accumulator:
         the predictive standard deviation for regression); checked every 8 samples, for each datum by itself, so
         that the answer does not depend on who its neighbours are. Groups must end where it is checked.
     weights: what each sample counts, by its number (see `fit_weights` in the module `stacking`); None for all alike.
+    wide: the precision of the sums; None for double, where the device has it.
     """
 
     check_every = 8
     at_once = 2**20  # numbers in the outputs that are looked at together: copies of them in double are made
 
-    def __init__(self, likelihood: Likelihood, keep: bool, settle: float | None, weights: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        likelihood: Likelihood,
+        keep: bool,
+        settle: float | None,
+        weights: Tensor | None = None,
+        wide: torch.dtype | None = None,
+    ) -> None:
         self.likelihood, self.settle, self.keep, self.weights = likelihood, settle, keep, weights
         self.task = likelihood.task
         self.origin = self.first = self.second = self.inner = self.counts = self.mass = self.active = torch.empty(0)
@@ -37,21 +45,22 @@ class Accumulator:
         self.kept_noise: list[Tensor] = []
         self.numbers: list[int] = []
         self.seen = 0
-        self.dtype = torch.float32
+        self.dtype, self.wide = torch.float32, wide
 
     def add(self, outputs: Tensor, numbers: list[int]) -> None:
         """More samples, (samples, data, ...), with the number of each."""
         size = max(1, self.at_once // max(outputs[0].numel(), 1))
         for first in range(0, len(numbers), size):
-            self._add(outputs[first : first + size], numbers[first : first + size])
+            self.add_rows(outputs[first : first + size].flatten(0, 1), numbers[first : first + size])
         if self.settle is not None and self.seen % self.check_every == 0:
             self._retire()
 
-    def _add(self, outputs: Tensor, numbers: list[int]) -> None:
+    def add_rows(self, rows: Tensor, numbers: list[int]) -> None:
+        """More samples, one behind the other in the rows of a tensor, (samples * data, ...)."""
         if not self.seen:
-            self.task = _task(self.likelihood, outputs[0])
+            self.task = _task(self.likelihood, rows)
             self.keep = self.keep or self.is_regression
-        rows, shape = outputs.flatten(0, 1), outputs.shape[:2]
+        shape = (len(numbers), -1)
         value, inner = (part.unflatten(0, shape) for part in self._interpret(rows))
         found = self.likelihood.energy(rows) if self.is_probability else None
         energy = None if found is None else found.unflatten(0, shape)
@@ -97,7 +106,7 @@ class Accumulator:
         In double (which mps does not have), so that they do not depend on how samples were grouped, and of differences
         to the first sample: a far-away mean must not drown the spread.
         """
-        wide = torch.float32 if value.device.type == "mps" else torch.float64
+        wide = self.wide or (torch.float32 if value.device.type == "mps" else torch.float64)
         self.dtype = torch.promote_types(value.dtype, torch.float32)
         self.origin = value.to(wide)
         self.first, self.second = torch.zeros_like(self.origin), torch.zeros_like(self.origin)
@@ -149,6 +158,8 @@ class Accumulator:
         return total / self.mass.to(total.dtype).reshape(-1, *(1,) * (total.ndim - 1))
 
     def _in_order(self, kept: list[Tensor]) -> Tensor:
+        if len(kept) == 1 and self.numbers == sorted(self.numbers):
+            return kept[0]
         order = torch.tensor(self.numbers).argsort()
         return torch.cat(kept)[order.to(kept[0].device)]
 

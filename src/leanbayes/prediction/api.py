@@ -20,6 +20,7 @@ from ..likelihoods import Likelihood, likelihood
 from ..training.guard import dtypes_explained
 from .accumulate import Accumulator, check_weights
 from .engine import Engine
+from .moments import OnePass, one_gaussian, one_pass
 from .phase_transition import warn_if_past
 from .predictive import Predictive, join
 
@@ -35,7 +36,7 @@ def predict(
     mean_only: bool = False,
     keep_samples: bool = False,
     settle: float | None = None,
-    estimator: Literal["weight", "local", "flipout"] = "weight",
+    estimator: Literal["weight", "local", "flipout", "moments"] = "weight",
     strategy: Literal["auto", "vmap", "loop"] = "auto",
     balanced: bool | None = None,
     weights: Tensor | None = None,
@@ -59,6 +60,8 @@ def predict(
         fitted to.
     mean_only: one pass at the posterior means: the deterministic procedure.
     keep_samples: keep what every sample said in ``.samples`` (always on for regression).
+    estimator: "moments" carries mean and variance through the network once instead of sampling; ``samples`` are drawn
+        only behind a layer that has no rule, with a warning that names it (see the guide, "One pass").
     settle: stop sampling a datum once its standard error is below this.
     strategy: "vmap" computes what samples have in common once for all of them; "auto" does where it pays.
     balanced: True lays the samples out so that their errors cancel: components of mixtures are used equally often, and
@@ -81,7 +84,7 @@ def predict(
     if settle is not None:
         settle = checks.number("settle", settle, above=0, error=PredictionError)
     checks.one_of("strategy", strategy, ("auto", "vmap", "loop"), error=PredictionError)
-    checks.one_of("estimator", estimator, sampling.ESTIMATORS, error=PredictionError)
+    checks.one_of("estimator", estimator, (*sampling.ESTIMATORS, "moments"), error=PredictionError)
     checks.one_of("balanced", balanced, (True, False, None), error=PredictionError)
     for name, value in (("mean_only", mean_only), ("keep_samples", keep_samples), ("progress", progress)):
         checks.flag(name, value, error=PredictionError)
@@ -101,9 +104,16 @@ def predict(
     staged = isinstance(model, Staged)
     if staged and (settle is not None or weights is not None):
         checks.refuse("weights" if settle is None else "settle", _NONE_OF_STAGES, settle or weights, PredictionError)
+    if staged and estimator == "moments":
+        raise PredictionError('estimator: "moments" expects one network, received a cascade; ask one of its stages')
     how: Any = (seed, chunk, mean_only, estimator, strategy, Accumulator.check_every if settle else None, balanced)
-    engine = Engine(model, samples, *how)
-    if weights is not None:
+    engine: Engine | OnePass
+    if estimator == "moments":
+        given = {"mean_only": mean_only, "keep_samples": keep_samples, "settle": settle, "weights": weights}
+        engine = one_pass(model, samples, seed, chunk, {**given, "strategy": None if strategy == "auto" else strategy})
+    else:
+        engine = Engine(model, samples, *how)
+    if weights is not None and isinstance(engine, Engine):
         weights = check_weights(weights, engine.samples, settle)
         engine.asked = engine.samples  # and no more, should a model without random layers turn out to draw
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
@@ -147,7 +157,7 @@ def _ask(
 
 
 def _averages(
-    engine: Engine,
+    engine: Engine | OnePass,
     meaning: Likelihood,
     inputs: Any,
     keep: bool,
@@ -162,7 +172,7 @@ def _averages(
 
 
 def _average(
-    engine: Engine,
+    engine: Engine | OnePass,
     meaning: Likelihood,
     rows: int,
     outputs: Iterable[tuple[list[int], Tensor]],
@@ -180,7 +190,7 @@ def _average(
         total.add(group, numbers)
         if settle is not None and total.settled:
             break
-    return total.result(engine.used)
+    return one_gaussian(total.result(engine.used))
 
 
 def resolve_task(model: nn.Module, task: Any) -> Likelihood:

@@ -26,7 +26,8 @@ class Predictive:
     aleatoric: expected entropy in nats (N, ...); for regression the expected noise variance.
     epistemic: mutual information of label and weights (N, ...); for regression the variance of the means.
     counts: samples used for each datum (N,).
-    engine: how they were computed: "vmap", "loop", "mean" (mean_only) or "deterministic" (nothing random).
+    engine: how they were computed: "vmap", "loop", "mean" (mean_only), "deterministic" (nothing random), "moments" (one
+        pass; the counts are of draws of its outputs) or "moments, then samples".
     energies: -logsumexp of the logits, averaged over samples (N, ...); None where there are no logits.
     weights: of the samples in all averages (S,); None where they count alike.
     conformal: what `leanbayes.conformalize_` found for such predictions. classes: what the classes are called.
@@ -278,7 +279,7 @@ def join(parts: list[Predictive]) -> Predictive:
     return Predictive(
         first.task, cat("mean"), cat("variance"), cat("aleatoric"), cat("epistemic"), cat("counts"), first.engine,
         stack("drawn"), stack("noise"), cat("energies") if first.energies is not None else None, first.weights,
-        stages=cat("stages") if first.stages is not None else None, macs=cat("macs") if first.macs is not None else None,
+        stages=None if first.stages is None else cat("stages"), macs=None if first.macs is None else cat("macs"),
     )  # fmt: skip
 
 

@@ -36,6 +36,7 @@ def _experiment(name: str) -> Any:
 _SUMMARIES = {
     "baselines": "all methods on one network, beside a plain one: accuracy, calibration, out-of-domain",
     "bn-statistics": "nested posteriors, appendix C.2: BatchNorm statistics at a width from few images or all",
+    "cascade": "the widths of a nested network as a cascade: accuracy, calibration, MACs and time beside the whole",
     "defaults":
         "every method with nothing but its defaults on trained networks, beside the same training without Bayes",
     "hvae-depth": "ordered latents, section 6.2.2: the depth of a hierarchical VAE by the mode of its posterior",
@@ -47,6 +48,7 @@ _SUMMARIES = {
     "nested-tails": "nested posteriors, figure 1: learned tail probabilities by layer",
     "nested-widths":
         "nested posteriors, figure 10: accuracy, ECE and out-of-domain detection at every width, trained once",
+    "one-pass": "mean and variance carried through the network once, beside samples: quality, accuracy and cost",
     "ordered-latents":
         "ordered latents, tables 5 to 7: VND-AE at any code length beside VAE, beta-VAE, Joint-VAE, SWAE",
     "patch-calibration":
@@ -67,6 +69,7 @@ _SUMMARIES = {
         "ordered latents, appendix A.5: what is left of the KL under a growing weight, VND-AE beside a VAE",
     "progressive-generation":
         "ordered latents, figures 8, 9, 12, 13: one draw at growing code length, the tree of codes, traversals",
+    "pruning": "every criterion of pruning, weights and channels: accuracy, NLL and ECE against the share removed",
     "snr-pruning": "nested posteriors, table 1: BN3 cut to size beside a Bayesian network pruned by signal to noise",
     "sparse-accuracy":
         "sparse subspace VI, tables 1 and 2: accuracy, calibration and cost beside dense VI, VD, SBP and RigL",
@@ -98,7 +101,7 @@ _SUMMARIES = {
         "variance networks, appendix D: the first dense layer without means from the start; LeNet-5, VGG-like",
 }  # fmt: skip
 _FOLDERS = {
-    "compress": ("student",),
+    "compress": ("one-pass", "student"),
     "nested": ("bn-statistics", "limited-parameters", "snr-pruning"),
     "segmentation": ("lung-segmentation",),
     "latents": ("hvae-depth", "ordered-latents", "posterior-collapse", "progressive-generation"),

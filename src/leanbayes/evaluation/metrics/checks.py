@@ -59,8 +59,8 @@ def classified(probs: Tensor, targets: Tensor, *, start: int = 0, ignore_index: 
     >>> classified(torch.tensor([[0.5, 0.5]]), torch.tensor([[1, 3]])).shares
     tensor([[0.2500, 0.7500]], dtype=torch.float64)
     """
-    _tensor(probs, "probs")
-    _tensor(targets, "targets")
+    dense(probs, "probs")
+    dense(targets, "targets")
     if probs.ndim < 2 or probs.shape[1] < 2:
         raise EvaluationError(
             f"probs: expected shape (N, C) or (N, C, ...) with C >= 2 classes, received {tuple(probs.shape)}; "
@@ -109,13 +109,13 @@ def regression(targets: Tensor, start: int = 0, **predictions: Tensor) -> tuple[
     >>> y.shape, mean.shape
     (torch.Size([3, 1]), torch.Size([3, 1]))
     """
-    _tensor(targets, "targets")
+    dense(targets, "targets")
     if targets.ndim == 0:
         raise EvaluationError("targets: expected shape (N,) or (N, D), received a scalar; try targets.reshape(1)")
     truth = finite(targets, "targets", start)
     flat = [truth.reshape(len(truth), -1) if len(truth) else truth.reshape(0, 1)]
     for name, values in predictions.items():
-        _tensor(values, name)
+        dense(values, name)
         # (N,) and (N, 1) are the same thing; letting them broadcast to (N, N) is the classic silent mistake.
         if _without_ones(values.shape) != _without_ones(targets.shape):
             raise EvaluationError(
@@ -132,7 +132,7 @@ def finite(values: Tensor, name: str, start: int = 0) -> Tensor:
     Traceback (most recent call last):
     leanbayes.errors.EvaluationError: scores[101]: expected a finite number, received nan; ...
     """
-    _tensor(values, name)
+    dense(values, name)
     values = double(values)
     if not bool(torch.isfinite(values).all()):
         position = (~torch.isfinite(values)).nonzero()[0].tolist()
@@ -226,7 +226,8 @@ def _rows(values: Tensor) -> Tensor:
     return double(values).movedim(1, -1).reshape(-1, values.shape[1])
 
 
-def _tensor(value: object, name: str) -> None:
+def dense(value: object, name: str) -> None:
+    """Refuse what is not a tensor with values in it."""
     if not isinstance(value, Tensor):
         raise EvaluationError(f"{name}: expected a torch tensor, received {type(value).__name__}; try torch.as_tensor")
     if value.is_meta or value.layout != torch.strided:

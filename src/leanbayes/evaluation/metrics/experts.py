@@ -116,12 +116,12 @@ class Experts:
         if annotators > 1:
             scores["diversity.experts"] = segmentation.mean_pair(found.within_annotations, True, "annotations")
         self.parts.append({name: values.cpu() for name, values in scores.items()})
-        moments, pixels = 0.0, []
+        moments, pixels = [], []
         for label in range(1, classes):
             marked = annotations == label
-            moments = moments + segmentation.variance_moments(samples == label, marked)
+            moments.append(segmentation.variance_moments(samples == label, marked))
             pixels.append(_binned(probs[:, label], marked.double().mean(1), self.bins))
-        self.moments.append(torch.from_numpy(moments))
+        self.moments.append(torch.from_numpy(np.sum(moments, 0)))
         self.pixels.append(torch.stack(pixels).sum(0))
 
     def sums(self) -> Sums:

@@ -13,9 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ...checks import short, whole_number
+from ...checks import flag, whole_number
 from ...errors import EvaluationError
 from ...optional import require
+from . import checks
 from .calibration import Reliability, check_binning, from_bins
 from .streams import Bins
 
@@ -75,6 +76,8 @@ def ged(
     >>> ged(a, b), ged(a, a)
     (tensor(1.3333, dtype=torch.float64), tensor(0., dtype=torch.float64))
     """
+    for name, value in (("unbiased", unbiased), ("exhaustive", exhaustive)):
+        flag(name, value, error=EvaluationError)
     found = distances(samples, annotations, num_classes=num_classes)
     return _as_given(found.ged(unbiased=unbiased, exhaustive=exhaustive), annotations)
 
@@ -113,7 +116,7 @@ def dice(masks: Any, annotations: Any, *, num_classes: int | None = None) -> Ten
     >>> dice(torch.tensor([[1, 1, 0, 0]]), torch.tensor([[[0, 1, 1, 0]], [[1, 1, 0, 0]]]))
     tensor(0.7500, dtype=torch.float64)
     """
-    found = distances(_tensor(masks, "masks").unsqueeze(-3), annotations, num_classes=num_classes, dice=True)
+    found = distances(_single(masks, "masks"), annotations, num_classes=num_classes, dice=True)
     return _as_given(1 - found.between.mean((1, 2)), annotations)
 
 
@@ -130,8 +133,8 @@ def pixel_calibration(probs: Any, annotations: Any, *, bins: int = 20, min_count
     0.125
     """
     check_binning(bins, min_count)
-    p = _tensor(probs, "probs")
-    marked = _masks(annotations, "annotations", None, p.unsqueeze(-3))
+    p = _single(probs, "probs")
+    marked = _masks(annotations, "annotations", None, p)
     if p.is_complex() or not bool(((p >= 0) & (p <= 1)).all()):
         raise EvaluationError("probs: expected probabilities from 0 to 1; of two classes take probs[:, 1]")
     state = Bins(bins)
@@ -171,8 +174,7 @@ def distances(samples: Any, annotations: Any, *, num_classes: int | None = None,
     found = []
     for first in range(0, len(a), step):
         masks = torch.cat([a[first : first + step], b[first : first + step]], 1).flatten(2)
-        total = sum(_pairs(masks == label, dice) for label in range(1, classes + 1))
-        found.append(total / classes)  # type: ignore[operator]
+        found.append(torch.stack([_pairs(masks == label, dice) for label in range(1, classes + 1)]).mean(0))
     every = torch.cat(found) if found else torch.zeros(0, count + b.shape[1], count + b.shape[1], dtype=torch.float64)
     return Distances(every[:, :count, count:], every[:, :count, :count], every[:, count:, count:])
 
@@ -248,11 +250,20 @@ def _masks(values: Any, name: str, num_classes: int | None, like: Tensor | None)
     return masks if masks.ndim == 4 else masks.unsqueeze(0)
 
 
+def _single(values: Any, name: str) -> Tensor:
+    """One map an image, (N, 1, H, W) or (1, H, W)."""
+    found = _tensor(values, name)
+    if found.ndim not in (2, 3):
+        raise EvaluationError(
+            f"{name}: expected shape (N, H, W), or (H, W) of one image, received {tuple(found.shape)}"
+        )
+    return found.unsqueeze(-3)
+
+
 def _tensor(values: Any, name: str) -> Tensor:
-    if isinstance(values, np.ndarray):
+    if isinstance(values, np.ndarray) and values.dtype.kind in "biuf":
         values = torch.from_numpy(np.ascontiguousarray(values))
-    if not isinstance(values, Tensor):
-        raise EvaluationError(f"{name}: expected a tensor or an array of masks, received {short(values)}")
+    checks.dense(values, name)
     return values.detach().cpu() if values.device.type == "mps" else values.detach()  # which has no float64
 
 

@@ -10,6 +10,7 @@ from ...convert.conversion import Conversion
 from ...convert.implementation import Implementation, implements
 from ...layers.contract import BayesianLayer
 from ...layers.operations import refusal
+from . import moments  # noqa: F401  (registers its rules)
 from .config import Dropout
 from .layer import OWN_DROPOUT, DropoutAlways, DropoutLayer
 

@@ -19,13 +19,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 import leanbayes as lb
 
+from ...compress.taught import Loss
 from ...convert import record
 from ...data import DataSet, load
 from ...evaluation.metrics import calibration, classification
@@ -53,10 +54,10 @@ class Setup:
     other: str
     width: float = 0.25
     groups: int = 16
-    epochs: int = 30
+    epochs: int = 20
     lr: float = 2e-3
     held_out: int = 2000
-    samples: int = 16
+    samples: int = 10
     seeds: int = 2
 
     @property
@@ -82,9 +83,8 @@ class Setup:
         )
 
 
-NETWORK = {"width": 2.0, "hidden": 128}
 FASHION = Setup(
-    Training("fashion-mnist", "vgg_small", NETWORK, epochs=15, batch_size=100, limit=10_000, test_limit=5000), "mnist"
+    Training("fashion-mnist", "vgg_small", epochs=10, batch_size=100, limit=10_000, test_limit=5000), "mnist"
 )
 CIFAR = Setup(replace(FASHION.training, data="cifar10"), "svhn")
 DIGITS = Setup(
@@ -159,8 +159,8 @@ def trained_student(
         lb.fit(student.train(), setup.teacher.examples(data), **options)
         return student
     cache: Any = False if setup.training.augment else answers(setup, seed, teacher, data)
-    examples = setup.teacher.examples(data)
-    return lb.distill(teacher, examples, student.train(), loss=name, samples=setup.samples, cache=cache, **options)
+    examples, loss = setup.teacher.examples(data), cast(Loss, name)
+    return lb.distill(teacher, examples, student.train(), loss=loss, samples=setup.samples, cache=cache, **options)
 
 
 def _teacher(setup: Setup, jobs: Jobs, seed: int, data: DataSet) -> nn.Module:

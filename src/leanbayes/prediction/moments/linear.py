@@ -1,0 +1,197 @@
+"""Rules of linear layers, with weights that are certain or Gaussian.
+
+For independent inputs of mean m and variance v, and independent weights of mean mu and variance sigma^2,
+
+    Var[sum w x] = sum sigma^2 E[x^2] + mu^2 v,     E[x^2] = m^2 + v
+
+which is exact. The positions of an image are not independent: the filters of all layers before are the same for all of
+them. How they vary together is known on average, which costs next to nothing: `_together`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .law import Moments, some_rows
+from .rules import NoRule, rule
+
+Apply = Callable[[Tensor, Tensor, Tensor | None], Tensor]
+
+
+@dataclass
+class Weight:
+    """Mean and variance of a weight and a bias; None for what is certain, or not there."""
+
+    mean: Tensor
+    variance: Tensor | None = None
+    bias: Tensor | None = None
+    bias_variance: Tensor | None = None
+
+
+@dataclass(frozen=True)
+class Filter:
+    """How a convolution looks at its input: (outputs, inputs / groups, ...) weights, zeros around the input.
+
+    joins: whether it can be asked for more input channels than it has.
+    """
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+    joins: bool = True
+
+    @classmethod
+    def of(cls, kernel: torch.Size, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1) -> Filter:
+        """From the options of torch's convolutions, numbers or one for each dimension."""
+        dims = len(kernel)
+        stride, dilation = (_each(value, dims) for value in (stride, dilation))
+        if padding == "same":
+            padding = tuple(d * (k - 1) // 2 for d, k in zip(dilation, kernel, strict=True))
+        return cls(stride, _each(0 if padding == "valid" else padding, dims), dilation, groups)
+
+
+def weighted(apply: Apply, x: Moments | Tensor, w: Weight, conv: Filter | None = None) -> Moments:
+    """A map that is linear in its input and in its weight.
+
+    apply: (input, weight, bias) -> output. conv: of a convolution of batches, whose positions vary together; None for
+    any other map.
+    """
+    if isinstance(x, Tensor):
+        mean = apply(x, w.mean, w.bias)
+        squares = torch.zeros_like(w.mean) if w.variance is None else w.variance
+        variance = apply(x.square(), squares, w.bias_variance)
+        if conv is None or w.variance is None or x.ndim != w.mean.ndim:
+            return Moments(mean, variance)
+        return Moments(mean, variance, _together(Moments(x, x.new_zeros(())), w, conv, mean.shape[2:])[0])
+    mean = apply(x.mean, w.mean, w.bias)
+    own = x.variance if conv is None or x.share is None else x.variance * (1 - x.share[1])
+    if w.variance is None:
+        variance = apply(own, w.mean.square(), w.bias_variance)
+    elif conv is not None and conv.groups == 1 and conv.joins:  # one convolution of twice as many channels
+        channels = 1 if x.mean.ndim == w.mean.ndim else 0
+        both = torch.cat([x.square, own], channels)
+        variance = apply(both, torch.cat([w.variance, w.mean.square()], 1), w.bias_variance)
+    else:
+        variance = apply(own, w.mean.square(), None).add_(apply(x.square, w.variance, w.bias_variance))
+    if conv is None or x.mean.ndim != w.mean.ndim:
+        return Moments(mean, variance, covariance=_covariance(x, w, mean, variance))
+    share, excess = _together(x, w, conv, mean.shape[2:])
+    return Moments(mean, variance if excess is None else variance.mul_(excess), share)
+
+
+def _together(x: Moments, w: Weight, conv: Filter, out: torch.Size) -> tuple[Tensor | None, Tensor | None]:
+    """How the positions of a convolution's output vary together, and the factor by which its variance is larger for it.
+
+    Of averages over positions, (batch, channels). The noise of the weights at positions p and q has the covariance
+    sum sigma^2 E[x(p) x(q)]. Where the inputs under a filter vary together, their variance c adds (sum of mu)^2 c. What
+    lies in the padding does not count: `_inside`.
+    """
+    dims = tuple(range(2, x.mean.ndim))
+    alone, pairs = _inside(x.mean.shape[2:], w.mean.shape[2:], conv, out)
+    alone, pairs = alone.to(w.mean), pairs.to(w.mean)
+    mean = some_rows(x.mean)
+    power = mean.square().mean(dims)
+    variance = some_rows(x.variance).mean(dims) if x.variance.ndim else x.variance
+    far, near = (0.0, 0.0) if x.share is None else x.share.flatten(2)
+    mu, groups = w.mean.flatten(2), conv.groups
+    total = together = close = excess = power.new_zeros(())
+    if w.variance is not None:
+        spread = w.variance.flatten(2)
+        whole = spread @ alone
+        total = _mix(power + variance, whole, groups)
+        together = _mix(mean.mean(dims).square() + variance * far, spread @ alone.square(), groups)
+        close = _mix(neighbours(mean, conv.stride[-1]) + variance * near, whole, groups)
+    if x.variance.ndim:
+        total = total + _mix(variance * (1 - near), mu.square() @ alone, groups)
+    if x.share is not None:
+        excess = _mix(variance * near, torch.einsum("ock,kl,ocl->oc", mu, pairs, mu), groups)
+        together = together + _mix(variance * far, (mu @ alone).square(), groups)
+        close = close + excess
+    tiny, shape = torch.finfo(power.dtype).tiny, (*total.shape, *(1,) * len(dims))
+    found = torch.stack(
+        [(part / (total + excess).clamp_min(tiny)).clamp(0, 1).view(shape) for part in (together, close)]
+    )
+    return found, None if x.share is None else (1 + excess / total.clamp_min(tiny)).view(shape)
+
+
+def neighbours(mean: Tensor, stride: int) -> Tensor:
+    """The average of m(p) m(q) over positions of a channel that are ``stride`` apart in the last dimension."""
+    if mean.shape[-1] <= stride:
+        return mean.flatten(2).mean(2).square()
+    dims = tuple(range(2, mean.ndim))
+    return (mean[..., stride:] * mean[..., :-stride]).mean(dims)
+
+
+@lru_cache(maxsize=256)
+def _inside(size: torch.Size, kernel: torch.Size, conv: Filter, out: torch.Size) -> tuple[Tensor, Tensor]:
+    """For the weights of a filter, (k,) and (k, k): at which part of the positions they, and pairs of them, see input.
+
+    >>> _inside(torch.Size([2]), torch.Size([3]), Filter((1,), (1,), (1,), 1), torch.Size([2]))[0]
+    tensor([0.5000, 1.0000, 0.5000])
+    """
+    alone, pairs = torch.ones(1), torch.ones(1, 1)
+    for n, k, m, s, p, d in zip(size, kernel, out, conv.stride, conv.padding, conv.dilation, strict=True):
+        at = torch.arange(m).unsqueeze(1) * s - p + torch.arange(k) * d
+        seen = ((at >= 0) & (at < n)).float()
+        alone = torch.outer(alone, seen.mean(0)).flatten()
+        pairs = torch.kron(pairs, seen.mT @ seen / m)
+    return alone, pairs
+
+
+def _each(value: Any, dims: int) -> tuple[int, ...]:
+    return (value,) * dims if isinstance(value, int) else tuple(value) * (dims if len(value) == 1 else 1)
+
+
+def _mix(values: Tensor, weights: Tensor, groups: int) -> Tensor:
+    """A 1x1 convolution of numbers (batch, inputs) by (outputs, inputs / groups)."""
+    if groups == 1:
+        return values @ weights.mT
+    return F.conv1d(values.unsqueeze(2), weights.unsqueeze(2), groups=groups).squeeze(2)
+
+
+def _covariance(x: Moments, w: Weight, mean: Tensor, variance: Tensor) -> Callable[[], Tensor] | None:
+    """Of the outputs of a Linear (batch, features): they share the uncertainty of the inputs."""
+    if mean.ndim != 2 or w.mean.ndim != 2 or w.mean.shape != (mean.shape[1], x.mean.shape[1]):
+        return None
+
+    def compute() -> Tensor:
+        found = torch.matmul(x.variance.unsqueeze(1) * w.mean, w.mean.mT)
+        return torch.diagonal_scatter(found, variance, dim1=1, dim2=2)
+
+    return compute
+
+
+def _certain(x: Any, weight: Any, bias: Any) -> None:
+    if not isinstance(x, Moments) or isinstance(weight, Moments) or isinstance(bias, Moments):
+        raise NoRule("its weight was computed from random values")
+
+
+@rule("linear")
+def _linear(x: Moments, weight: Tensor, bias: Tensor | None = None) -> Moments:
+    _certain(x, weight, bias)
+    return weighted(F.linear, x, Weight(weight, None, bias))
+
+
+def _convolution(name: str) -> Any:
+    function = getattr(F, name)
+    is_transposed = "transpose" in name
+
+    def apply(x: Moments, weight: Tensor, bias: Tensor | None = None, *args: Any, **options: Any) -> Moments:
+        _certain(x, weight, bias)
+        conv = None if is_transposed else Filter.of(weight.shape[2:], *args, **options)
+        return weighted(lambda t, w, b: function(t, w, b, *args, **options), x, Weight(weight, None, bias), conv)
+
+    return apply
+
+
+for _dims in (1, 2, 3):
+    rule(f"conv{_dims}d")(_convolution(f"conv{_dims}d"))
+    rule(f"conv_transpose{_dims}d")(_convolution(f"conv_transpose{_dims}d"))

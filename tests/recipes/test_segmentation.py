@@ -1,0 +1,90 @@
+"""The recipe of table 8: its cells, the same care for all, and what is measured of known answers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import leanbayes as lb
+from leanbayes.convert import record
+from leanbayes.data import load
+from leanbayes.data.dataset import Part
+from leanbayes.likelihoods import Segmentation
+from leanbayes.recipes.catalogue import find
+from leanbayes.recipes.jobs import Jobs
+from leanbayes.recipes.segmentation.lung_segmentation import PAPER, SETUPS
+from leanbayes.recipes.segmentation.networks import compared, interval, measured, some
+
+
+def test_all_models_see_the_same_slices_for_as_many_steps() -> None:
+    for preset in ("smoke", "cpu", "paper"):
+        cells = list(find("lung-segmentation", preset).load().cells(preset))
+        assert len({str(cell.key) for cell in cells}) == len(cells) == 6
+    setup = SETUPS["cpu"]
+    trained = setup.trainings()
+    assert trained.pop("E-UNet").epochs == setup.members * setup.training.epochs
+    assert {one.epochs for one in trained.values()} == {setup.training.epochs}
+    assert {str((one.widths, one.patients, one.slices, one.lr, one.batch_size)) for one in trained.values()} == {
+        str((setup.training.widths, setup.training.patients, setup.training.slices, 5e-3, setup.training.batch_size))
+    }
+
+
+def test_every_member_starts_at_the_share_of_each_class() -> None:
+    setup = SETUPS["smoke"]
+    for name, training in setup.trainings().items():
+        short = replace(training, epochs=1, lr=1e-12)
+        data = short.load()
+        share = float(data.train.tensors[1].float().mean())
+        model = short.train(0, data)
+        said = lb.predict(model, data.test.tensors[0], samples=2).probs[:, 1].mean()
+        assert share / 3 < float(said) < 3 * share, name
+
+
+def test_rows_of_lengths_and_widths_have_the_names_of_the_paper(tmp_path: Path) -> None:
+    setup = SETUPS["smoke"]
+    jobs = Jobs(tmp_path / "lung-segmentation.smoke")
+    rows = measured(setup, "VND-PUNet", jobs, 0)["rows"]
+    assert {row["method"] for row in rows} == {"33%-VND-PUNet", "100%-VND-PUNet"} <= set(PAPER)
+    assert [row["setting"] for row in rows] == [1, 4, 8, 16] * 2
+    assert all(0 <= row["GED"] <= 2 for row in rows)
+    again = measured(setup, "VND-PUNet", jobs, 0)["rows"]  # the network is read back
+    assert [row["GED"] for row in again] == [row["GED"] for row in rows]
+    names = {row["method"] for row in measured(replace(setup, widths=(0.46, 1.0)), "BN3", jobs, 0)["rows"]}
+    assert names == {"46%-BN3", "100%-BN3"} <= set(PAPER)
+
+
+class Copy(nn.Module):
+    """Says what one annotator said, which it reads from the image."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([-20 * x, 20 * x], 1)
+
+
+def test_a_model_that_agrees_with_all_experts_is_at_distance_zero() -> None:
+    data = load("blobs")
+    masks = data.test.tensors[1][:, :1].expand(-1, 4, -1, -1)
+    part = Part(masks[:, :1].float() - 0.5, masks, groups=data.test.groups)
+    model = Copy()
+    record.ensure(model).likelihood = Segmentation().to_dict()
+    found = compared(SETUPS["smoke"], model, replace(data, parts={"test": part}), 0, all_said=True)
+    assert [row["setting"] for row in found] == [16]
+    assert found[0]["GED"] == found[0]["GED, unbiased"] == 0
+    assert found[0]["Dice of the mean"] == 1
+
+
+def test_intervals_resample_patients() -> None:
+    values, groups = torch.tensor([0.0, 0.0, 1.0, 1.0]), torch.tensor([5, 5, 9, 9])
+    found = interval(values, groups, 400)
+    assert found == {"GED, unbiased, low": 0, "GED, unbiased, high": 1}  # either patient twice is likely
+
+
+def test_slices_are_spread_over_a_scan() -> None:
+    part = Part(torch.arange(20), groups=torch.arange(20) // 10)
+    assert some(part, 1, 2).tensors[0].tolist() in ([0, 5], [10, 15])
+    assert len(some(part, None, None)) == 20
+    with pytest.raises(AssertionError):
+        some(Part(torch.arange(3)), 1, 1)
