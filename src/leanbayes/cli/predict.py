@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from .. import files
+from ..errors import ConfigError
 from . import checks
 
 if TYPE_CHECKING:
@@ -32,14 +33,18 @@ class Predict:
         inputs: data in original units, prepared as in training. Of a model of data of your own, what it was trained
             on: a .csv or .parquet table with the same columns, a .npz or .npy file, an image or a folder of them. Of
             others a .npy array or a .csv of numbers, pixels from 0 to 1, an image or a folder of them. Or
-            package.module:function that returns inputs as the network takes them.
-        out: a .csv to write; without it the lines are printed, on a terminal the first of them.
+            package.module:function that returns inputs as the network takes them. With --out FILE.parquet also a
+            pattern such as 'folder/*.parquet' or a folder of .parquet or .npy files, read one at a time.
+        out: a .csv or .parquet to write; without it the lines are printed, on a terminal the first of them.
         samples: networks drawn from the posterior.
         mean_only: one pass at the posterior means instead.
         seed: of the draws.
         scaled: the inputs are scaled already, as in training.
         task: what the outputs mean, where the file does not say.
         model: your own network as package.module:factory, where the file does not hold one of the library's.
+        engine: process predicts here; ray spreads files over a Ray cluster, with the same answers.
+        address: of the cluster, host:port or auto; without it Ray is started on this machine.
+        workers: at most so many at a time on the cluster; as many as it has processors if not given.
         json: print JSON instead of text.
     """
 
@@ -52,6 +57,9 @@ class Predict:
     scaled: bool = False
     task: Literal["classification", "regression", "segmentation"] | None = None
     model: str | None = None
+    engine: Literal["process", "ray"] = "process"
+    address: str | None = None
+    workers: int | None = None
     json: bool = False
 
     def run(self) -> dict[str, Any]:
@@ -59,12 +67,23 @@ class Predict:
         checks.counts(samples=self.samples)
         checks.seed(self.seed)
         checks.targets(out=self.out)
+        if self.engine != "ray" and (self.address is not None or self.workers is not None):
+            raise ConfigError("--address and --workers: expected --engine ray as well")
+        if self.workers is not None:
+            checks.counts(workers=self.workers)
 
         import leanbayes as lb
 
         from .inputs import inputs_of
+        from .many_files import is_pattern, predict_files
         from .saved import open_model
 
+        parquet = self.out is not None and self.out.suffix.lower() in (".parquet", ".pq")
+        if parquet or self.engine == "ray" or is_pattern(str(self.inputs)):
+            done = predict_files(self)
+            if not self.json:
+                print(f"wrote {done['count']} rows of {done['files']} files to {self.out}")
+            return done
         model, training = open_model(self.file, self.model)
         x = inputs_of(str(self.inputs), training, scaled=self.scaled)
         options: dict[str, Any] = {"samples": self.samples, "seed": self.seed, "mean_only": self.mean_only}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +36,8 @@ class Reproduce:
             unless the preset is smoke.
         only: run the pieces whose names contain this text or match this pattern ("*seed 0"), and no others; the same
             command without it makes the table. Several of these may run at a time.
+        engine: process runs the pieces here, one after another; ray runs them as tasks on a Ray cluster.
+        address: of the cluster, host:port or auto; without it Ray is started on this machine.
         list: list the pieces, and which of them are finished, instead of running them.
         json: print JSON instead of a table.
     """
@@ -43,6 +47,8 @@ class Reproduce:
     out: Path | None = None
     resume: Path | None = None
     only: str = ""
+    engine: Literal["process", "ray"] = "process"
+    address: str | None = None
     list: bool = False
     json: bool = False
 
@@ -50,6 +56,8 @@ class Reproduce:
         """Run it and print ours beside the paper's."""
         if not self.name:
             return self._recipes()
+        if self.engine != "ray" and self.address is not None:
+            raise ConfigError("--address: expected --engine ray as well")
         recipe, target = find(self.name, self.preset), self._target
         for package in ("matplotlib", "sklearn", "scipy", "PIL"):
             require(package, "all", "leanbayes reproduce")
@@ -62,12 +70,18 @@ class Reproduce:
 
         from ..recipes.experiment import reproduce
         from ..recipes.jobs import Jobs
+        from ..recipes.spread import spread
         from ..recipes.table import result_table
 
-        experiment, jobs = recipe.load(), Jobs(self._folder, _tell)
-        if self.list or self.only:
-            return self._pieces(experiment, jobs)
-        result = reproduce(self.name, self.preset, resume=self._folder, tell=_tell)
+        with contextlib.ExitStack() as stack:
+            folder = self._folder
+            if self.engine == "ray" and not self.list:
+                folder = folder or Path(stack.enter_context(tempfile.TemporaryDirectory()), self.name)
+                spread(self.name, self.preset, folder, self.address, _tell, self.only)
+            experiment, jobs = recipe.load(), Jobs(folder, _tell)
+            if self.list or self.only:
+                return self._pieces(experiment, jobs)
+            result = reproduce(self.name, self.preset, resume=folder, tell=_tell)
         written = [] if target is None else self._write(result, target, experiment)
         if not self.json:
             print(result_table(result))

@@ -125,7 +125,8 @@ def _name(repo: Any, with_user: bool) -> str:
 
 def _failed(error: Exception, what: str, endpoint: str | None) -> ArtifactError:
     where = endpoint or os.environ.get("HF_ENDPOINT", "https://huggingface.co")
-    status = getattr(getattr(error, "response", None), "status_code", None)
+    answered = isinstance(error, _package("the Hub").errors.HfHubHTTPError)
+    status = error.response.status_code if answered else None  # type: ignore[attr-defined]
     hint = {
         401: "; log in with 'hf auth login', or pass token=",
         403: "; this token may not do that: it needs write access",

@@ -86,6 +86,11 @@ class Jobs:
             self.machines.append(piece["machine"])
         return {**piece["metrics"], **piece["curves"]}
 
+    def file_of(self, key: Key) -> Path:
+        """Where the piece of that key is kept, finished or not."""
+        assert self.folder is not None
+        return self.folder / f"{_encoded(key)[1]}.json"
+
     def seconds_of(self, key: Key) -> float | None:
         """How long the piece of that key took; None if it is not finished."""
         path = None if self.folder is None else self.folder / f"{_encoded(key)[1]}.json"
