@@ -102,7 +102,7 @@ class _Constant:
     def __init__(self, value: Tensor) -> None:
         self.value = value
         numbers = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-        self.key: Key = (value.dtype, value.shape, hashlib.sha256(memoryview(numbers)).digest())
+        self.key: Key = (value.dtype, value.shape, hashlib.sha256(numbers.data).digest())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Constant) and self.key == other.key
