@@ -48,8 +48,8 @@ def test_baselines(page: str) -> None:
 
 GUIDE = {
     "Patch": "patched output", "Dropout": "MC dropout", "Variance": "variance network", "MeanField": "mean-field",
-    "VariationalDropout": "variational dropout", "Ensemble": "deep ensemble of 3", "SparseSubspace": "sparse subspace, 10 %",
-    "Nested": "nested, width 100 %",
+    "VariationalDropout": "variational dropout", "Ensemble": "deep ensemble of 3", "Nested": "nested, width 100 %",
+    "SparseSubspace": "sparse subspace, 10 %",
 }  # fmt: skip
 
 
@@ -127,3 +127,19 @@ def test_calibration_of_patches(dataset: str, begins: str) -> None:
         assert accuracy == spread(metrics["accuracy"], 1, 100), method
         assert ece == spread(metrics["ece"], 3), method
         assert nll == spread(metrics["nll"], 2), method
+
+
+def test_a_server_under_load() -> None:
+    found = load("benchmarks/results/serve.json")
+    raw, ratios = found["raw"], found["ratios"]
+    before, after = raw["one client before"], raw["one client after"]
+    one, many = max(before, after, key=lambda seen: seen["answers_per_second"]), raw["50 clients"]
+    for (name, *cells), seen in zip(rows("docs/deploy/serve.md", "| | answers/s | p50"), (one, many), strict=True):
+        numbers = [f"{seen['answers_per_second']:.2f}", f"{seen['p50_seconds']:.2f} s", f"{seen['p99_seconds']:.2f} s"]
+        numbers += [str(seen["errors"]), str(seen["wrong"]), f"{seen['answers_per_cpu_second']:.1f}"]
+        assert cells == numbers, name
+    text = " ".join((ROOT / "docs/deploy/serve.md").read_text(encoding="utf-8").split())
+    told = [f"{ratio:.1f} times" for ratio in ratios.values()]
+    assert f"50 clients have {told[0]} the throughput of one, and {told[1]} for the same processor time" in text
+    assert f"Batches held {many['data_per_batch']:.1f} images" in text
+    assert f"was {many['largest_gap']:.1e}".replace("e-0", "e-") in text

@@ -22,7 +22,7 @@ TABLES = ("__init__.py", "auto.py", "moved.py", "recipes")
 LIMITS = {
     "imports in functions": 58,
     "imports in functions of recipes": 5,
-    "getattr and hasattr": 45,
+    "getattr and hasattr": 50,
     "median file": 120,
     "longest file": 340,
     "lines": 60_000,  # 40,669 before latents, conformal prediction, own data, segmentation, students, deploying

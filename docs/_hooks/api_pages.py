@@ -20,7 +20,8 @@ GROUPS = {
     "training": (
         "Training",
         "fit auto Selection follow ELBO kl_sum warmup recalibrate_ Callback callbacks EarlyStopping CoordinateDescent "
-        "Transition parameter_groups SGD NaturalGradientSGD",
+        "Transition parameter_groups SGD NaturalGradientSGD LightningCallback HFTrainerMixin TensorBoardTracker "
+        "MLflowTracker WandbTracker",
     ),
     "prediction": ("Prediction", "predict Predictive using"),
     "evaluation": (
@@ -35,8 +36,9 @@ GROUPS = {
     "segmentation": ("Segmentation", "ProbabilisticUNet probabilistic_unet"),
     "deployment": (
         "Deployment",
-        "cost prune_ pruning_curve PruningCurve zero_means_ extract Cascade distill nested_student width_correlation "
-        "WidthCorrelation save load export read_export set_width_ widths importance likely_width truncate_",
+        "cost prune_ pruning_curve PruningCurve zero_means_ extract Cascade distill nested_student "
+        "width_correlation WidthCorrelation save load export read_export quantize_export set_width_ widths "
+        "importance likely_width truncate_ push_to_hub from_hub",
     ),
     "estimators": ("scikit-learn estimators", "BayesClassifier BayesRegressor"),
     "errors": ("Errors and version", "LeanBayesError LeanBayesWarning __version__"),

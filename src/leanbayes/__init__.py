@@ -45,7 +45,9 @@ if TYPE_CHECKING:
     from .evaluation.several_models import evaluate_each as evaluate_each
     from .evaluation.temperature import calibrate_ as calibrate_
     from .exports.api import export as export
+    from .exports.int8 import quantize_export as quantize_export
     from .exports.reading import read_export as read_export
+    from .integrations.hub import from_hub as from_hub, push_to_hub as push_to_hub
     from .integrations.lightning import LightningCallback as LightningCallback
     from .integrations.trackers import MLflowTracker as MLflowTracker, WandbTracker as WandbTracker
     from .integrations.transformers import HFTrainerMixin as HFTrainerMixin
@@ -127,7 +129,9 @@ _NAMES = {
     "evaluation.several_models": "evaluate_each",
     "evaluation.temperature": "calibrate_",
     "exports.api": "export",
+    "exports.int8": "quantize_export",
     "exports.reading": "read_export",
+    "integrations.hub": "from_hub push_to_hub",
     "integrations.lightning": "LightningCallback",
     "integrations.trackers": "MLflowTracker WandbTracker",
     "integrations.transformers": "HFTrainerMixin",

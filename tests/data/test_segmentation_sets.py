@@ -103,7 +103,7 @@ def test_fit_takes_a_set_with_annotators_as_it_is() -> None:
     found = load("blobs")
     torch.manual_seed(0)
     model = lb.models.unet(widths=(4, 8))
-    options = {"epochs": 3, "batch_size": 16, "lr": 1e-2, "progress": False}
+    options = {"epochs": 2, "batch_size": 16, "lr": 1e-2, "progress": False}
     history = lb.fit(model, found.train, val=found.val, task="segmentation", **options)
-    assert history.last["val_nll"] < 0.4 * 32 * 32 * np.log(2)  # that of a coin for every pixel
-    assert history.last["val_accuracy"] > 0.9
+    assert history.last["val_nll"] < 0.7 * 32 * 32 * np.log(2)  # that of a coin for every pixel
+    assert history.last["val_accuracy"] > 0.8

@@ -13,6 +13,7 @@ from leanbayes.convert import record
 from leanbayes.errors import ArtifactError, PredictionError
 from leanbayes.eval_mode import undisturbed
 from leanbayes.exports.answers import Answers, drawn, named
+from leanbayes.exports.api import at_width
 from leanbayes.exports.sharing import Shared
 from leanbayes.likelihoods import Classification
 from leanbayes.registry import methods
@@ -85,11 +86,14 @@ def test_the_prefix_stands_once_components_once_each_and_the_rest_for_every_samp
 
 
 def test_a_narrow_network_has_narrow_weights():
-    model = made("Nested")
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+    lb.bayesianize_(model, lb.Nested(groups=8, base_groups=1, by_importance=False))
+    narrow, x = at_width(model, 0.5), torch.randn(4, 6)
+    assert lb.widths(model)[-1] == 1.0
+    graph = program(narrow, x, 2)
+    assert {tuple(t.shape) for t in graph.module.buffers() if t.ndim == 2} == {(8, 6), (3, 8)}
     lb.set_width_(model, 0.5)
-    x = data("perceptron")[0]
-    graph = program(model, x, 2)
-    assert all(t.shape != (64, 64) for t in graph.module.buffers())
     torch.testing.assert_close(graph.module(x)[0], lb.predict(model, x, 2, SEED, task="classification").probs)
 
 
@@ -100,13 +104,13 @@ def test_a_file_of_torch(tmp_path):
     path = lb.export(
         model, tmp_path / "m.pt2", torch.zeros(1, 6), samples=9, seed=2, pixels=lb.Pixels(), metadata={"n": 1}
     )
-    said = {"leanbayes.json": ""}
+    said = {"export.json": ""}
     graph = torch.export.load(path, extra_files=said).module()
     x = torch.randn(7, 6)
     wanted = lb.predict(model, x, samples=9, seed=2)
     for value, expected in zip(graph(x), named(wanted).values(), strict=True):
         torch.testing.assert_close(value, expected, rtol=1e-4, atol=1e-6)
-    document = json.loads(said["leanbayes.json"])
+    document = json.loads(said["export.json"])
     assert document["samples"] == 5
     assert document["classes"] == ["a", "b", "c"]
     assert document["likelihood"]["temperature"] == 2.0
@@ -157,6 +161,7 @@ GOOD = {"path": "m.pt2", "example": torch.zeros(1, 6), "samples": 2, "task": "cl
         (made("MeanField"), {"example": (torch.zeros(1, 6), torch.zeros(2))}, ArtifactError, "a row for every datum"),
         (made("MeanField"), {"example": torch.zeros(1, 5)}, RuntimeError, "shapes cannot be multiplied"),
         (made("MeanField"), {"samples": 0}, ArtifactError, "samples: expected a whole number"),
+        (made("MeanField"), {"samples": 5000}, ArtifactError, "from 1 to 4096, .*a part of the graph"),
         (made("MeanField"), {"noise": "none"}, ArtifactError, "noise: expected"),
         (made("MeanField"), {"path": "m.bin"}, ArtifactError, "ends with .onnx or .pt2"),
         (made("MeanField"), {"path": "."}, ArtifactError, "received a directory"),
@@ -166,6 +171,7 @@ GOOD = {"path": "m.pt2", "example": torch.zeros(1, 6), "samples": 2, "task": "cl
         (made("MeanField"), {"width": 0.5}, lb.LeanBayesError, "ordered channels"),
         (made("Ensemble"), {"noise": "mean"}, ArtifactError, 'use "frozen"'),
         (nn.Linear, {}, ArtifactError, "nn.Module"),
+        (lb.Cascade([nn.Linear(6, 3), nn.Linear(6, 3)]), {}, ArtifactError, "export its stages"),
     ],
 )
 def test_refusals_leave_no_file(model, changes, error, message, tmp_path, monkeypatch):

@@ -100,7 +100,7 @@ def test_mlflow_keeps_every_number(tmp_path, monkeypatch):
 def test_a_store_that_does_not_answer_is_a_clear_error(monkeypatch):
     package("mlflow")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
-    with pytest.raises(LeanBayesError, match="a store that answers at 'http://127.0.0.1:9'"):
+    with pytest.raises(LeanBayesError, match="a store that answers at 'http:"):
         train(trackers=[lb.MLflowTracker(uri="http://127.0.0.1:9")])
 
 

@@ -61,8 +61,9 @@ def make(transformers, data, tmp_path):
 
     def trainer(model, *, size=BATCH, own_optimizer=False, kl_weight=1e-5, folder="run", options=(), **named):
         options = {
-            "output_dir": tmp_path / folder, "per_device_train_batch_size": size, "num_train_epochs": 1, "use_cpu": True,
-            "report_to": [], "save_strategy": "no", "max_grad_norm": 0.5, "lr_scheduler_type": "constant", "seed": 0,
+            "output_dir": tmp_path / folder, "per_device_train_batch_size": size, "num_train_epochs": 1,
+            "use_cpu": True, "report_to": [],
+            "save_strategy": "no", "max_grad_norm": 0.5, "lr_scheduler_type": "constant", "seed": 0,
             "disable_tqdm": True, "logging_steps": 2,
         } | dict(options)  # fmt: skip
         optimizer = None if own_optimizer else torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
@@ -147,7 +148,7 @@ def test_a_checkpoint_is_continued_and_loaded(network, make, data, distance, tmp
         trainer.train(resume_from_checkpoint=str(half))
     assert trainer.elbo.step == 2 * STEPS
     assert distance(trainer.model, whole) <= 1e-6
-    loaded = lb.load(half / "leanbayes.safetensors", into=network())
+    loaded = lb.load(half / "bayes.safetensors", into=network())
     assert lb.predict(loaded, [data[0]["input_ids"][None]], samples=2).task == "classification"
 
 

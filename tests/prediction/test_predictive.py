@@ -115,6 +115,31 @@ def test_a_far_away_mean_does_not_drown_a_small_spread():
     assert pred.epistemic.item() == pytest.approx(2e-6, rel=0.3)
 
 
+def test_masks_are_the_most_probable_classes_of_every_sample():
+    x = torch.randn(3, 1, 6, 6, generator=torch.Generator().manual_seed(0))
+    for classes in (1, 2, 4):
+        model = nn.Sequential(nn.Conv2d(1, classes, 3, padding=1))
+        lb.bayesianize_(model, lb.MeanField(std=0.3))
+        pred = lb.predict(model, x, samples=5, task="segmentation", keep_samples=True)
+        assert torch.equal(pred.masks().long(), pred.samples.argmax(2))
+        assert pred.masks().shape == (5, 3, 6, 6)
+        assert pred.masks().dtype is (torch.long if classes == 4 else torch.bool)
+        if classes == 4:
+            with pytest.raises(PredictionError, match="expected two classes, received a prediction of 4"):
+                pred.masks(0.3)
+        else:
+            assert torch.equal(pred.masks(0.3), pred.samples[:, :, 1] > 0.3)
+            for threshold in (0, 1, -1.0, math.nan, "0.5"):
+                with pytest.raises(PredictionError, match="threshold: expected"):
+                    pred.masks(threshold)
+    with pytest.raises(PredictionError, match="without settle="):
+        lb.predict(model, x, samples=64, task="segmentation", keep_samples=True, settle=0.05).masks()
+    with pytest.raises(PredictionError, match="keep_samples=True"):
+        lb.predict(model, x, samples=2, task="segmentation").masks()
+    with pytest.raises(PredictionError, match="masks exist for segmentation"):
+        classifier().masks()
+
+
 def test_wrong_questions_are_refused():
     pred = regressor(outputs=4)
     for name in ("probs", "labels", "mutual_information"):

@@ -9,6 +9,7 @@ import pytest
 import torch
 from torch import nn
 
+import leanbayes as lb
 from leanbayes.convert import record
 from leanbayes.data import load
 from leanbayes.data.dataset import Part
@@ -28,8 +29,19 @@ def test_all_models_see_the_same_slices_for_as_many_steps() -> None:
     assert trained.pop("E-UNet").epochs == setup.members * setup.training.epochs
     assert {one.epochs for one in trained.values()} == {setup.training.epochs}
     assert {str((one.widths, one.patients, one.slices, one.lr, one.batch_size)) for one in trained.values()} == {
-        str((setup.training.widths, setup.training.patients, setup.training.slices, 1e-3, setup.training.batch_size))
+        str((setup.training.widths, setup.training.patients, setup.training.slices, 5e-3, setup.training.batch_size))
     }
+
+
+def test_every_member_starts_at_the_share_of_each_class() -> None:
+    setup = SETUPS["smoke"]
+    for name in ("E-UNet", "P-UNet"):
+        short = replace(setup.trainings()[name], epochs=1, lr=1e-12)
+        data = short.load()
+        share = float(data.train.tensors[1].float().mean())
+        model = short.train(0, data)
+        said = lb.predict(model, data.test.tensors[0], samples=2).probs[:, 1].mean()
+        assert share / 3 < float(said) < 3 * share, name
 
 
 def test_rows_of_lengths_and_widths_have_the_names_of_the_paper(tmp_path: Path) -> None:

@@ -5,6 +5,8 @@ import contextlib
 import importlib
 import json
 import os
+import threading
+import time
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from torch import nn
 
 import leanbayes as lb
 from leanbayes.serve.config import Settings
-from leanbayes.serve.predictor import TorchPredictor
+from leanbayes.serve.predictor import Predictor, TorchModel
 
 
 def package(name):
@@ -39,7 +41,7 @@ def images(classes=4, size=6):
 
 def image_predictor(model=None, **options):
     """The network of `images` behind a server."""
-    return TorchPredictor(model or images(), floats, (1, 6, 6), task="classification", **options)
+    return Predictor(TorchModel(model or images(), "classification"), floats, (1, 6, 6), **options)
 
 
 def number_predictor(**options):
@@ -47,7 +49,7 @@ def number_predictor(**options):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(2, 8), nn.ReLU(), nn.Linear(8, 1))
     lb.bayesianize_(model, lb.MeanField())
-    return TorchPredictor(model, floats, (2,), task="regression", **options)
+    return Predictor(TorchModel(model, "regression"), floats, (2,), **options)
 
 
 class Client:
@@ -111,3 +113,20 @@ def serving(scenario, predictor, **settings):
             await lifespan
 
     return asyncio.run(run())
+
+
+@contextlib.contextmanager
+def running(app):
+    """The port of an application behind uvicorn, in a thread."""
+    uvicorn = package("uvicorn")
+    server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="on"))
+    thread = threading.Thread(target=server.run, daemon=True)
+    thread.start()
+    try:
+        while not server.started:
+            assert thread.is_alive()
+            time.sleep(0.01)
+        yield server.servers[0].sockets[0].getsockname()[1]
+    finally:
+        server.should_exit = True
+        thread.join()

@@ -31,7 +31,7 @@ def test_concurrent_requests_are_batched_and_each_answer_is_that_of_predict(pred
 
     found, metrics = serving(scenario, predictor, max_wait=50.0)
     for number, (status, answer) in enumerate(found):
-        alone = lb.predict(predictor.model, X[number % 6][None], samples=4 + number % 2, task="classification")
+        alone = lb.predict(predictor.model.model, X[number % 6][None], samples=4 + number % 2, task="classification")
         assert status == 200
         torch.testing.assert_close(
             torch.tensor(answer["predictions"][0]["probs"]), alone.probs[0], rtol=1e-4, atol=1e-5

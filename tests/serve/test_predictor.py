@@ -9,8 +9,8 @@ import leanbayes as lb
 from leanbayes.errors import PredictionError
 from leanbayes.serve.answers import judged
 from leanbayes.serve.options import Ask, Thresholds
-from leanbayes.serve.predictor import TorchPredictor
-from tests.serve.helpers import floats, image_predictor, images, number_predictor
+from leanbayes.serve.predictor import Exported, Predictor, TorchModel
+from tests.serve.helpers import floats, image_predictor, images, number_predictor, package
 
 METHODS = [
     lb.MeanField(std=0.3), lb.Dropout(0.3), lb.VariationalDropout(), lb.Variance(), lb.Ensemble(3), lb.Patch(),
@@ -52,7 +52,7 @@ class OwnDropout(nn.Module):
 
 @pytest.mark.parametrize("network", [WholeBatch, OwnDropout])
 def test_a_network_that_looks_at_the_batch_is_not_batched(network):
-    assert not TorchPredictor(network(), floats, (1, 6, 6), task="classification").card.together
+    assert not Predictor(TorchModel(network(), "classification"), floats, (1, 6, 6)).card.together
 
 
 def test_widths_are_chosen_by_a_request_and_do_not_stay():
@@ -78,7 +78,7 @@ def test_conformal_sets_are_told_by_the_names_of_classes():
     y = lb.predict(model, x, samples=4, task="classification").labels
     lb.fit(model, (x, y), epochs=1, progress=False)
     lb.conformalize_(model, (x, y), coverage=0.8, samples=4, progress=False)
-    predictor = TorchPredictor(model, floats, (1, 6, 6), classes=("a", "b", "c", "d"))
+    predictor = Predictor(TorchModel(model), floats, (1, 6, 6), classes=("a", "b", "c", "d"))
     assert (predictor.card.coverage, predictor.card.conformal_samples) == (0.8, 4)
     found = predictor(Ask(4, 0), [x[:5]])[0]
     wanted = lb.predict(model, x[:5], samples=4).prediction_sets
@@ -89,7 +89,7 @@ def test_numbers_come_in_units_of_the_target():
     predictor = number_predictor(scale=(100.0, 10.0))
     x = torch.randn(3, 2)
     found = predictor(Ask(4, 0, draws=True), [x])[0]
-    alone = lb.predict(predictor.model, x, samples=4, task="regression")
+    alone = lb.predict(predictor.model.model, x, samples=4, task="regression")
     low, high = alone.interval(0.95)
     torch.testing.assert_close(torch.tensor([a["mean"] for a in found]), alone.mean * 10 + 100)
     torch.testing.assert_close(torch.tensor([a["std"] for a in found]), alone.variance.sqrt() * 10)
@@ -99,9 +99,9 @@ def test_numbers_come_in_units_of_the_target():
 
 def test_a_model_that_does_not_take_the_shape_is_refused():
     with pytest.raises(PredictionError, match=r"expected a model for data of shape \(1, 5, 5\)"):
-        TorchPredictor(images(), floats, (1, 5, 5), task="classification")
+        Predictor(TorchModel(images(), "classification"), floats, (1, 5, 5))
     with pytest.raises(PredictionError, match="received one of segmentation"):
-        TorchPredictor(nn.Conv2d(1, 2, 1), floats, (1, 5, 5), task="segmentation")
+        Predictor(TorchModel(nn.Conv2d(1, 2, 1), "segmentation"), floats, (1, 5, 5))
 
 
 @pytest.mark.parametrize(
@@ -128,3 +128,17 @@ def test_an_empty_set_and_an_infinite_deviation_are_no_answers():
     assert judged({"label": "cat", "set": []}, Thresholds(max_set=1))["abstained"]
     assert judged({"mean": 1.0, "std": None}, Thresholds(max_std=5))["mean"] is None
     assert judged({"mean": [1.0, 2.0], "std": [0.1, 9.0]}, Thresholds(max_std=5))["reasons"] == ["std 9 is above 5"]
+
+
+@pytest.mark.extra
+def test_an_exported_graph_answers_as_predict_does(tmp_path):
+    package("onnxscript")
+    package("onnxruntime")
+    model, x = images(), torch.randn(4, 1, 6, 6)
+    lb.export(model, tmp_path / "model.onnx", x[:1], samples=6, seed=3, task="classification")
+    predictor = Predictor(Exported(lb.read_export(tmp_path / "model.onnx")), floats, (1, 6, 6))
+    assert (predictor.card.samples, predictor.card.seed, predictor.card.together) == (6, 3, True)
+    found = [answer for part in predictor(Ask(), [x[:1], x[1:]]) for answer in part]
+    wanted = lb.predict(model, x, samples=6, seed=3, task="classification")
+    torch.testing.assert_close(torch.tensor([a["probs"] for a in found]), wanted.probs, rtol=0, atol=1e-4)
+    torch.testing.assert_close(torch.tensor([a["entropy"] for a in found]), wanted.entropy, rtol=0, atol=1e-4)

@@ -200,7 +200,7 @@ def test_tensorboard_is_optional(tmp_path):
     try:
         import tensorboard  # noqa: F401
     except ImportError:
-        with pytest.raises(MissingExtraError, match=r"pip install leanbayes\[tensorboard\]"):
+        with pytest.raises(MissingExtraError, match=r"pip install 'leanbayes\[tensorboard\]'"):
             fit(mlp(), (X, LABELS), tensorboard=tmp_path)
     else:
         fit(mlp(), (X, LABELS), epochs=1, tensorboard=tmp_path)

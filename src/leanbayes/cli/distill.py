@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
 from ..errors import ConfigError
 from . import checks
-
-if TYPE_CHECKING:
-    from ..data import DataSet
-    from .saved import Training
 
 
 @dataclass(frozen=True)
@@ -81,7 +77,7 @@ class Distill:
         from .saved import open_model
 
         teacher, training = open_model(self.file, self.model)
-        data = self._data(training)
+        data = training.load(training.data_name(self.data, self.file), part=("train", "val"))
         description, student = training.network, None
         if self.student is not None:
             description = describe(self.student, data, data.num_classes or 1, self.options)
@@ -124,15 +120,3 @@ class Distill:
         if self.checkpoint is None:
             return "; with --checkpoint FILE a run can be continued"
         return f"; the same command continues from {self.checkpoint}"
-
-    def _data(self, training: Training) -> DataSet:
-        """What the teacher was trained on, its training and validation parts, or other data."""
-        from .own_data import is_function
-
-        name = self.data or training.data
-        if name is None or (self.data is None and is_function(name)):
-            known = "a function of yours" if name else "nothing that it names"
-            raise ConfigError(
-                f"{self.file} was trained on {known}; add --data {name or 'NAME'} to say what it teaches with"
-            )
-        return training.load(name, part=("train", "val"))

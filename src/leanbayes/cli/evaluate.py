@@ -185,11 +185,7 @@ class Evaluate:
         """The test data of a model, and what else it is asked about."""
         from .own_data import is_function, loader
 
-        name = self.data or training.data
-        if name is None:
-            raise ConfigError(f"{file} does not say what it was trained on; add --data NAME")
-        if self.data is None and is_function(name):  # a file may name a function, but only the user can have it called
-            raise ConfigError(f"{file} was trained on data of a function of yours; to call it, add --data {name}")
+        name = training.data_name(self.data, file)
         data = training.load(name)
         if data.task == "unlabelled":
             raise ConfigError(f"--data: expected a set with labels, {name} has none; use --ood {name}")

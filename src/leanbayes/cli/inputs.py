@@ -53,14 +53,14 @@ def inputs_of(name: str, training: Training, *, scaled: bool) -> Any:
     return x
 
 
-def read(path: Path, channels: int | None = None) -> Tensor:
+def read(path: Path, channels: int | None = None, size: int = 0) -> Tensor:
     """A float tensor (data, ...) from .npy or .csv, or from an image or a folder of them: pixels from 0 to 1.
 
-    channels: of the images.
+    channels: of the images. size: the side of a square that they are resized to.
     """
     try:
         if path.is_dir() or path.suffix.lower() in SUFFIXES:
-            return torch.from_numpy(read_images(images_in(path), channels=channels)).float() / 255
+            return torch.from_numpy(read_images(images_in(path), size=size, channels=channels)).float() / 255
         array = read_npy(path) if path.suffix == ".npy" else _csv(path)
     except DataError:
         raise

@@ -7,6 +7,7 @@ from typing import Any
 
 from tyro.conf import CascadeSubcommandArgs as Anywhere  # before the name of the method or after it
 
+from ..errors import ConfigError
 from ..methods import MeanField
 from .choices import MethodChoice, rules
 
@@ -37,7 +38,6 @@ class Plan:
         """Print the table, or return it."""
         from ..convert.plan import plan
         from ..data import load
-        from ..errors import ConfigError
         from .networks import describe, make
 
         chosen = rules(self.method, self.only)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
+from .. import files
 from . import checks
 
 if TYPE_CHECKING:
@@ -61,7 +62,6 @@ class Predict:
 
         import leanbayes as lb
 
-        from .. import files
         from .inputs import inputs_of
         from .saved import open_model
 

@@ -68,6 +68,14 @@ class Training:
             )
         return found
 
+    def data_name(self, given: str | None, file: Path) -> str:
+        """The data that a command means: those given, or what the model in the file was trained on."""
+        if (name := given or self.data) is None:
+            raise ConfigError(f"{file} does not say what it was trained on; add --data NAME")
+        if given is None and is_function(name):  # a file may name a function, but only the user can have it called
+            raise ConfigError(f"{file} was trained on data of a function of yours; to call it, add --data {name}")
+        return name
+
     def load(self, name: str, like: DataSet | None = None, part: str | tuple[str, ...] = "test") -> DataSet:
         """Parts of a data set, scaled as the training data were (or ``like`` another), if they fit the model."""
         if is_function(name):
@@ -99,7 +107,7 @@ def open_model(path: Path, network: str | None) -> tuple[nn.Module, Training]:
     network: a factory of the user's own; a file may name one, but only the user can say that it is to be imported.
     """
     header = artifacts.inspect(path)
-    training = _training(header.get("metadata"), path)
+    training = training_of(header.get("metadata"), path)
     description = training.network
     if network is not None and ":" not in network:
         raise ConfigError(f"--model: expected package.module:factory, received {network!r}; leave it out otherwise")
@@ -125,7 +133,7 @@ def _networks(description: dict[str, Any], header: dict[str, Any]) -> nn.Module:
     return Cascade(found)
 
 
-def _training(metadata: Any, path: Path) -> Training:
+def training_of(metadata: Any, path: Path) -> Training:
     """Metadata are anybody's: what `leanbayes train` did not write is refused, not guessed at."""
     stored = metadata.get("training") if isinstance(metadata, dict) else None
     if stored is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,21 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from .. import checks as values
+from .. import checks as values, files
 from ..errors import ConfigError, DataError
 from ..optional import require
 from . import checks
 from .predict import as_csv
 
 if TYPE_CHECKING:
-    import numpy as np
     from torch import Tensor
 
-    from ..prediction import Predictive
     from .saved import Training
-
-SHOWN = 6
-PANEL = 192  # pixels of a panel of the overview
 
 
 @dataclass(frozen=True)
@@ -82,7 +76,7 @@ class Segment:
 
         import leanbayes as lb
 
-        from .. import files
+        from .mask_files import numbers, pictures
         from .saved import open_model
 
         model, training = open_model(self.file, self.model)
@@ -116,9 +110,7 @@ class Segment:
 
     def _images(self, training: Training) -> Iterator[tuple[Path, Tensor]]:
         """The name of each image, and its pixels from 0 to 1, (1, channels, height, width)."""
-        import torch
-
-        from ..data.image_folder import images_in, read_images
+        from ..data.image_folder import images_in
         from .inputs import read
 
         if self.images.suffix == ".npy":
@@ -137,71 +129,16 @@ class Segment:
         channels = training.input_shape[0] if training.input_shape else None
         for path, name in zip(paths, names, strict=True):
             alone = names.count(name) == 1  # a.png beside a.jpg keep their endings
-            image = read_images([path], size=self.size or 0, channels=channels)
-            yield name if alone else path.relative_to(root), torch.from_numpy(image).float() / 255
+            yield name if alone else path.relative_to(root), read(path, channels, self.size or 0)
 
     def _inputs(self, pixels: Tensor, training: Training) -> Tensor:
         """What the network takes."""
-        import torch
-
         if training.mean is None or training.std is None or self.scaled:
             return pixels
-        mean, std = (torch.tensor(part).reshape(1, -1, 1, 1) for part in (training.mean, training.std))
+        mean, std = (pixels.new_tensor(part).reshape(1, -1, 1, 1) for part in (training.mean, training.std))
         if mean.shape[1] != pixels.shape[1]:
             raise DataError(f"expected images of {mean.shape[1]} channels, received {pixels.shape[1]}")
         return (pixels - mean) / std
-
-
-def pictures(image: np.ndarray, prediction: Predictive, threshold: float | None, count: int) -> dict[str, bytes]:
-    """PNG files by name for one image (channels, height, width) and the prediction for it, whose samples were kept."""
-    from ..report.masks import png, shades
-
-    masks = prediction.masks(threshold)[:count, 0].cpu().numpy()
-    two, top = masks.dtype == bool, math.log(prediction.probs.shape[1])
-    maps = {
-        "mean.png": shades(1 - prediction.probs[0, 0].cpu().numpy()),
-        "entropy.png": shades(prediction.entropy[0].cpu().numpy(), 0, top),
-        "mutual_information.png": shades(prediction.mutual_information[0].cpu().numpy(), 0, top),
-    }
-    drawn = {f"sample-{i:02d}.png": (255 * mask if two else mask).astype("uint8") for i, mask in enumerate(masks, 1)}
-    files = {name: png(pixels) for name, pixels in {**drawn, **maps}.items()}
-    return {"overview.png": overview(image, masks, maps), **files}
-
-
-def overview(image: np.ndarray, masks: np.ndarray, maps: dict[str, np.ndarray]) -> bytes:
-    """One picture: the image, the outlines of samples, and the maps in colours, each with its name above."""
-    import numpy as np
-    from PIL import Image, ImageDraw, ImageFont
-
-    from ..report.masks import PALETTE, coloured, drawn, picture, png, sheet, thinned
-
-    pixels = picture(thinned(image, 2 * PANEL))
-    scale = max(1, PANEL // max(pixels.shape[:2]))
-    panels = [coloured(pixels, scale)]
-    panels += [drawn(pixels, thinned(mask, 2 * PANEL), scale) for mask in masks[:SHOWN]]
-    panels += [coloured(thinned(part, 2 * PANEL), scale, PALETTE) for part in maps.values()]
-    names = ["image", *(f"sample {i + 1}" for i in range(len(masks[:SHOWN])))]
-    names += [name.removesuffix(".png").replace("_", " ") for name in maps]
-    row = np.pad(sheet(panels), ((16, 0), (0, 0), (0, 0)), constant_values=255)
-    canvas = Image.fromarray(row)
-    pen, font, step = ImageDraw.Draw(canvas), ImageFont.load_default(), panels[0].shape[1] + 6
-    for at, name in enumerate(names):
-        pen.text((8 + at * step, 6), name, fill=(60, 60, 60), font=font)
-    return png(np.asarray(canvas))
-
-
-def numbers(prediction: Predictive, threshold: float | None) -> list[float]:
-    """Of one image: mean and standard deviation of the share of the foreground over the samples, the mean entropy and
-    mutual information of a pixel, and how far apart two samples are.
-    """
-    from ..evaluation.metrics.segmentation import diversity
-
-    masks = prediction.masks(threshold)
-    share = (masks != 0).double().flatten(1).mean(1)
-    classes = prediction.probs.shape[1]
-    apart = diversity(masks[:, 0], num_classes=classes if classes > 2 else None) if len(masks) > 1 else 0.0
-    doubt = prediction.entropy.mean(), prediction.mutual_information.mean()
-    return [float(number) for number in (share.mean(), share.std(unbiased=False), *doubt, apart)]
 
 
 def _task(model: Any) -> Literal["segmentation"]:

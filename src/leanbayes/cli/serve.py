@@ -5,20 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import tyro
 
 from .. import checks
 from ..serve.config import Settings
-
-if TYPE_CHECKING:
-    import numpy as np
-    from torch import Tensor
-
-    from ..data.tables import Table
-    from ..serve.predictor import Predictor
-    from .saved import Training
 
 
 @dataclass(frozen=True)
@@ -26,13 +18,13 @@ class Serve:
     """Serve a saved network over HTTP: predictions with their uncertainty, and a page to try it.
 
     Args:
-        file: a model that leanbayes train or leanbayes.save wrote.
+        file: a model that leanbayes train or leanbayes.save wrote, or an .onnx file of leanbayes export.
         host: the address to listen on; 0.0.0.0 for all of this machine's.
         port: the port to listen on; 0 for a free one.
         workers: processes that share the port, each with a copy of the model; one that dies is replaced.
         threads: of torch in each worker; 0 shares the processors out.
         scaled: the inputs of requests are scaled already, as in training.
-        input_shape: of one datum, where the file does not say.
+        shape: of one datum, where the file does not say.
         task: what the outputs mean, where the file does not say.
         model: your own network as package.module:factory, where the file does not hold one of the library's.
         json: print errors as JSON.
@@ -44,7 +36,7 @@ class Serve:
     workers: int = 1
     threads: int = 0
     scaled: bool = False
-    input_shape: tuple[int, ...] = ()
+    shape: tuple[int, ...] = ()
     task: Literal["classification", "regression"] | None = None
     model: str | None = None
     json: bool = False
@@ -55,59 +47,11 @@ class Serve:
         checks.whole_number("--port", self.port, at_least=0, at_most=65535)
         checks.whole_number("--workers", self.workers, at_most=256)
         checks.whole_number("--threads", self.threads, at_least=0, at_most=1024)
-        for size in self.input_shape:
-            checks.whole_number("--input-shape", size)
+        for size in self.shape:
+            checks.whole_number("--shape", size)
 
-        from ..serve import supervisor
+        from . import served
 
-        opener = partial(opened, self.file, self.model, self.scaled, self.input_shape, self.task)
-        supervisor.run(opener, self.settings, self.host, self.port, self.workers, self.threads)
+        opener = partial(served.opened, self.file, self.model, self.scaled, self.shape, self.task)
+        served.run(opener, self.settings, self.host, self.port, self.workers, self.threads)
         return {"file": str(self.file), "stopped": True}
-
-
-def opened(file: Path, network: str | None, scaled: bool, input_shape: tuple[int, ...], task: str | None) -> Predictor:
-    """The model of a file, with what its training says about its inputs."""
-    from ..errors import DataError
-    from ..serve.predictor import TorchPredictor
-    from .saved import open_model
-
-    model, training = open_model(file, network)
-    known = training.prepared_by
-    if known is None and training.mean is None and not scaled:
-        raise DataError(
-            f"{file} does not say how inputs were scaled in training, and predictions for other scales are wrong; pass "
-            "--scaled if requests are to scale them as they were then, or train with leanbayes train"
-        )
-    shape = tuple(training.input_shape or (() if known is None else known.input_shape)) or input_shape
-    if not shape:
-        raise DataError(f"{file} does not say of which shape a datum is; add it, --input-shape 3 32 32 say")
-    columns = known.columns if known is not None and not scaled else ()
-    prepare = partial(prepared_inputs, training, shape, scaled)
-    scale = training.y_mean, training.y_std
-    return TorchPredictor(
-        model, prepare, shape, classes=training.classes or (), columns=columns, scale=scale, task=task
-    )
-
-
-def prepared_inputs(training: Training, shape: tuple[int, ...], scaled: bool, inputs: np.ndarray | Table) -> Tensor:
-    """Inputs in original units as the network takes them: as `leanbayes predict` prepares those of a file."""
-    from dataclasses import replace
-
-    import numpy as np
-    import torch
-
-    from ..data.reading import prepare
-    from ..errors import DataError
-    from .inputs import prepared
-
-    known = training.prepared_by
-    if known is not None and not scaled:
-        return prepare(inputs, known)
-    assert isinstance(inputs, np.ndarray)
-    if inputs.dtype == np.uint8 and len(shape) == 3 and not scaled:  # an image: pixels from 0 to 1
-        inputs = inputs / 255
-    with np.errstate(over="ignore"):
-        x = torch.from_numpy(inputs.astype(np.float32))
-    if not bool(torch.isfinite(x).all()):
-        raise DataError("inputs: expected finite numbers that a float32 can hold, received others")
-    return prepared(x, replace(training, input_shape=list(shape)), Path("inputs"), scaled=scaled)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tyro.conf import CascadeSubcommandArgs as Anywhere  # before the name of the method or after it
 
+from ..config import to_dict
 from ..errors import ConfigError
 from ..methods import MeanField
 from . import checks
@@ -182,7 +183,6 @@ class Train:
         return f"; the same command continues from {self.checkpoint}"
 
     def _remembered(self, data: DataSet, network: dict[str, Any]) -> dict[str, Any]:
-        from ..config import to_dict
         from .saved import Training
 
         own = data.preparation

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -106,7 +107,7 @@ def width_correlation(
         checks.instance("ood", ood, Mapping, "data by name, such as {'svhn': loader}")
     if widths is None:
         widths = [known[round(i * (len(known) - 1) / 9)] for i in range(10)] if len(known) > 10 else known
-    asked = sorted({checks.number("widths", width, above=0, at_most=1) for width in widths})
+    asked = sorted(set(checks.iterable_of("widths", widths, "numbers", partial(checks.number, above=0, at_most=1))))
     if len(asked) < 2:
         raise ConfigError(f"widths: expected two different ones or more, received {checks.short(widths)}")
     sets = {"": data, **(ood or {})}

@@ -157,6 +157,7 @@ def _first_inputs(loader: Any, batch_size: int, seed: int) -> Any:
 
 def cut(teacher: nn.Module, width: float) -> tuple[nn.Module, nn.Module]:
     """A copy of a nested teacher that is truncated to a part of its channels, and its means as a plain network."""
+    checks.module("teacher", teacher)
     if not units(teacher):
         raise ConfigError(
             f"student: expected a network, since this {type(teacher).__name__} has no ordered channels to cut it from; "

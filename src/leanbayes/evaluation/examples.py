@@ -70,8 +70,8 @@ def _shown(image: Tensor, pred: Predictive, i: int, masks: Tensor, annotations: 
         "share": _map(1 - shares[0]),
         "mean": _map(1 - pred.mean[i, 0]),
         "expert_entropy": _map(entropy(shares, 0), top),
-        "entropy": _map(pred.entropy[i], top),
-        "mutual_information": _map(pred.mutual_information[i], top),
+        "entropy": _map(entropy(pred.mean[i], 0), top),
+        "mutual_information": _map(pred.epistemic[i], top),
     }
 
 

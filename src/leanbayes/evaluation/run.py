@@ -6,7 +6,7 @@ import dataclasses
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 from torch import nn
 
@@ -15,6 +15,7 @@ from ..batches import accept
 from ..convert import record
 from ..errors import EvaluationError
 from ..prediction import resolve_task
+from ..sampling import ESTIMATORS
 from . import arguments, stages
 from .arguments import Options
 from .configs import Attack, Corruptions
@@ -46,6 +47,7 @@ def evaluate(
     groups: Any = None,
     resume: str | os.PathLike[str] | None = None,
     mean_only: bool = False,
+    estimator: Literal["weight", "local", "flipout", "moments"] = "weight",
     chunk: int | None = None,
     history: Iterable[Mapping[str, Any]] | None = None,
     progress: bool = True,
@@ -60,7 +62,7 @@ def evaluate(
 
     loader: inputs and targets, in whatever `leanbayes.batches` takes: a DataLoader, a Dataset, a tuple of tensors.
     task: as in `predict`; None means what the model was fitted for.
-    samples, seed, mean_only, chunk: as in `predict`, which is called once per batch.
+    samples, seed, mean_only, estimator, chunk: as in `predict`, which is called once per batch.
     ood: loaders of out-of-domain data by name (targets are ignored).
     pixels: how the inputs came from pixels in [0, 1], for corruptions and attack; None where they are pixels.
     corruptions: a sweep over corrupted images, `Corruptions()` or True; reference: the Evaluation of another model with
@@ -106,6 +108,9 @@ def evaluate(
         checks.instance("name", name, str, "text", error=EvaluationError)
     if resume is not None:
         resume = checks.path("resume", resume, error=EvaluationError)
+    checks.one_of("estimator", estimator, (*ESTIMATORS, "moments"), error=EvaluationError)
+    if mean_only and estimator == "moments":
+        raise EvaluationError("mean_only: expected False with estimator='moments', received True; choose one of them")
     levels = checked_levels(levels)
     likelihood = resolve_task(model, task)
     groups = arguments.known_groups(loader) if groups is None else groups
@@ -126,7 +131,9 @@ def evaluate(
     rows = arguments.history(history)
     ignore = ignore_index if ignore_index is not None else likelihood.ignore_index
     binning = {"bins": bins, "min_count": min_count, "adaptive": adaptive, "ignore_index": ignore}
-    options = {"samples": samples, "seed": seed, "chunk": chunk, "mean_only": mean_only}
+    options: dict[str, Any] = {"samples": samples, "seed": seed, "chunk": chunk, "mean_only": mean_only}
+    if estimator != "weight":  # files of resume= from before there was a choice stay valid
+        options["estimator"] = estimator
     with Bar(shown=progress) as bar:
         evaluator = Evaluator(model, likelihood, options, binning, levels, bar)
         if resume is None:

@@ -15,19 +15,26 @@ from torch import Tensor, nn
 
 from .. import _version, batches, checks, config, files, sampling
 from ..artifacts.saving import bare_model, plain_metadata
+from ..compress.extract import extract
 from ..compress.width import set_width_
-from ..convert.record import get
+from ..convert.implementation import implementation
+from ..convert.record import conversions, get
+from ..convert.staged import Staged
 from ..errors import ArtifactError
 from ..eval_mode import undisturbed
 from ..evaluation.pixels import Pixels
 from ..likelihoods import Likelihood
+from ..ordering.unit import units
 from ..prediction.api import predict, resolve_task
 from .answers import Answers, drawn, named
-from .onnx_file import KEY, onnx_bytes, require_onnx
+from .onnx_file import onnx_bytes, require_onnx
 from .tracing import refused, traced
 
 Noise = Literal["frozen", "graph", "mean"]
 Format = Literal["onnx", "torch"]
+BESIDE = "export.json"
+"""The name of the metadata in a .pt2 file."""
+MOST_SAMPLES = 4096
 TOLERANCE = 1e-4
 """How far the answers of a graph may be from those of `predict`."""
 
@@ -62,7 +69,8 @@ def export(
     example: inputs as the model takes them, one datum or several; the graph takes such data, in batches of any size.
     samples: networks in the graph; an ensemble has no more than its members.
     seed: of the noise that is frozen; the answers are those of ``predict(model, x, samples, seed)``.
-    width: of a nested network, as `set_width_` understands it.
+    width: of a nested network, as `set_width_` understands it. Channels beyond are left out where they are the last of
+        their layers (``by_importance=False``), and always of the network at the means; elsewhere they are zeros.
     noise: "frozen" stores every drawn network, so that a file grows with samples times the random weights; "graph"
         stores means and deviations, and the graph draws new networks in every call (all data of a batch share them);
         "mean" is one pass at the posterior means.
@@ -86,7 +94,8 @@ def export(
     """
     files.check_directory(path)
     checks.module("model", model, error=ArtifactError)
-    samples = checks.samples(samples, error=ArtifactError)
+    hint = "every sample is a part of the graph"
+    samples = checks.whole_number("samples", samples, at_most=MOST_SAMPLES, error=ArtifactError, hint=hint)
     seed = checks.seed(seed, error=ArtifactError)
     checks.one_of("noise", noise, ("frozen", "graph", "mean"), error=ArtifactError)
     kind = _format(path, format)
@@ -97,10 +106,12 @@ def export(
     if kind == "onnx":
         require_onnx()
     model = bare_model(model)
-    if width is not None or any(p.device.type != "cpu" for p in model.parameters()):
-        model = copy.deepcopy(model).cpu()
-    if width is not None:
-        set_width_(model, width)
+    if isinstance(model, Staged):
+        raise ArtifactError(
+            f"model: expected one network, received a {type(model).__name__}, which decides for each datum how much of "
+            "it to ask; export its stages, a file each: for i, stage in enumerate(model.stages): lb.export(stage, ...)"
+        )
+    model = at_width(model, width)
     if noise == "mean" and not sampling.has_means(model):
         raise ArtifactError(
             'noise: expected a model with a network at its means for "mean", received one that has none (an ensemble, '
@@ -111,7 +122,9 @@ def export(
     wanted = named(predict(model, inputs, samples, seed, task=meaning, mean_only=noise == "mean", keep_samples=True))
     with undisturbed(model):
         draw = [] if noise == "mean" else drawn(model, inputs, samples, seed, frozen=noise == "frozen")
-        answers = Answers(model, meaning, inputs, draw, keep=keep_samples)
+        means = noise == "mean" and bool(conversions(model))
+        network = extract(model, sparse=False, example_input=inputs) if means else model
+        answers = Answers(network, meaning, inputs, draw, keep=keep_samples)
         program, outputs = traced(answers, tensors, random=noise == "graph")
     if noise != "graph":
         _compare(dict(zip(outputs, program.module()(*tensors), strict=True)), wanted)
@@ -122,8 +135,25 @@ def export(
         return files.write_bytes(path, onnx_bytes(program, names, outputs, document))
     buffer = io.BytesIO()
     with refused("torch.export cannot save the model"):
-        torch.export.save(program, buffer, extra_files={f"{KEY}.json": json.dumps(document)})
+        torch.export.save(program, buffer, extra_files={BESIDE: json.dumps(document)})
     return files.write_bytes(path, buffer.getvalue())
+
+
+def at_width(model: nn.Module, width: float | Mapping[str, float] | None) -> nn.Module:
+    """The model on the CPU at a width; a copy where it is not that already, of which layers compute a part if they can.
+
+    Channels of a set width that are the first of a layer are left out of the arithmetic; others are multiplied by zero.
+    """
+    if width is None and all(p.device.type == "cpu" for p in model.parameters()):
+        return model
+    model = copy.deepcopy(model).cpu()
+    if width is not None:
+        set_width_(model, width)
+        for unit in units(model):
+            unit.skip = True
+        for method in dict.fromkeys(conversions(model).values()):
+            implementation(method).attach(model)
+    return model
 
 
 def _format(path: Any, format: Any) -> str:

@@ -6,10 +6,10 @@ import json
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.export import ExportedProgram
 
 from ..optional import require
+from .missing import IN_TERMS_OF_OTHERS
 from .tracing import refused
 
 KEY = "leanbayes"
@@ -25,7 +25,7 @@ def require_onnx() -> None:
 def onnx_bytes(program: ExportedProgram, inputs: list[str], outputs: list[str], document: dict[str, Any]) -> bytes:
     """The content of an ONNX file with these names and metadata; the batch is a dimension called "batch"."""
     with refused("torch.onnx cannot write the model"):
-        program = program.run_decompositions({torch.ops.aten.special_ndtri.default: ndtri})
+        program = program.run_decompositions(dict(IN_TERMS_OF_OTHERS))
         made = torch.onnx.export(program, dynamo=True, verbose=False, input_names=inputs, output_names=outputs)
         assert made is not None
         proto = made.model_proto
@@ -40,45 +40,3 @@ def onnx_bytes(program: ExportedProgram, inputs: list[str], outputs: list[str], 
     del proto.metadata_props[:]
     proto.metadata_props.add(key=KEY, value=json.dumps(document))
     return proto.SerializeToString()  # type: ignore[no-any-return]
-
-
-def ndtri(p: Tensor) -> Tensor:
-    """The inverse of the normal distribution function, which ONNX has no operation for (Wichura 1988, AS 241).
-
-    >>> p = torch.tensor([1e-200, 1e-9, 0.02, 0.4, 0.5, 0.999], dtype=torch.float64)
-    >>> torch.allclose(ndtri(p), torch.special.ndtri(p), rtol=1e-14)
-    True
-    """
-    q = p - 0.5
-    r = 0.180625 - q * q
-    middle = q * _ratio(r, _MIDDLE)
-    tail = (-torch.minimum(p, 1 - p).log()).sqrt()
-    outer = torch.where(tail <= 5, _ratio(tail - 1.6, _TAIL), _ratio(tail - 5, _FAR))
-    return torch.where(q.abs() <= 0.425, middle, torch.where(q < 0, -outer, outer))
-
-
-def _ratio(x: Tensor, coefficients: tuple[tuple[float, ...], tuple[float, ...]]) -> Tensor:
-    top, bottom = (torch.zeros_like(x), torch.zeros_like(x))
-    for a, b in zip(*map(reversed, coefficients), strict=True):
-        top, bottom = top * x + a, bottom * x + b
-    return top / bottom
-
-
-_MIDDLE = (
-    (3.3871328727963666080, 133.14166789178437745, 1971.5909503065514427, 13731.693765509461125,
-     45921.953931549871457, 67265.770927008700853, 33430.575583588128105, 2509.0809287301226727),
-    (1.0, 42.313330701600911252, 687.18700749205790830, 5394.1960214247511077,
-     21213.794301586595867, 39307.895800092710610, 28729.085735721942674, 5226.4952788528545610),
-)  # fmt: skip
-_TAIL = (
-    (1.42343711074968357734, 4.63033784615654529590, 5.76949722146069140550, 3.64784832476320460504,
-     1.27045825245236838258, 0.241780725177450611770, 0.0227238449892691845833, 7.74545014278341407640e-4),
-    (1.0, 2.05319162663775882187, 1.67638483018380384940, 0.689767334985100004550,
-     0.148103976427480074590, 0.0151986665636164571966, 5.47593808499534494600e-4, 1.05075007164441684324e-9),
-)  # fmt: skip
-_FAR = (
-    (6.65790464350110377720, 5.46378491116411436990, 1.78482653991729133580, 0.296560571828504891230,
-     0.0265321895265761230930, 0.00124266094738807843860, 2.71155556874348757815e-5, 2.01033439929228813265e-7),
-    (1.0, 0.599832206555887937690, 0.136929880922735805310, 0.0148753612908506148525,
-     7.86869131145613259100e-4, 1.84631831751005468180e-5, 1.42151175831644588870e-7, 2.04426310338993978564e-15),
-)  # fmt: skip

@@ -43,7 +43,7 @@ class ExportedModel:
 
         inputs: a tensor or an array; several as a tuple, in the order of ``self.inputs``, or as a mapping by name.
         """
-        return dict(zip(self.outputs, self.session.run(self.outputs, self._fed(inputs)), strict=True))
+        return dict(zip(self.outputs, self.session.run(self.outputs, self.fed(inputs)), strict=True))
 
     def predict(self, inputs: Any) -> Predictive:
         """The predictive distribution of a batch, as `leanbayes.predict` returns it."""
@@ -75,7 +75,8 @@ class ExportedModel:
             return "segmentation" if found["probs"].ndim > 2 else "classification"
         return "regression" if "noise" in found else "custom"
 
-    def _fed(self, inputs: Any) -> dict[str, np.ndarray]:
+    def fed(self, inputs: Any) -> dict[str, np.ndarray]:
+        """Inputs as onnxruntime takes them, by name; refused where they are not what the graph takes."""
         if not isinstance(inputs, Mapping):
             parts = inputs if isinstance(inputs, (tuple, list)) else (inputs,)
             if len(parts) != len(self.inputs):

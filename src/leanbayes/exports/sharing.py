@@ -29,7 +29,7 @@ class Shared:
     ...         return x.exp() * scale + x.exp()
     >>> program = torch.export.export(Twice(), (torch.ones(2),), strict=False).run_decompositions({})
     >>> [node.name for node in Shared(program).module.graph.nodes]
-    ['x', 'exp', 'constant_0', 'mul', 'add', 'output']
+    ['x', 'exp', 'constant_0', 'mul', 'add_1', 'output']
     """
 
     def __init__(self, program: ExportedProgram) -> None:
@@ -102,7 +102,7 @@ class _Constant:
     def __init__(self, value: Tensor) -> None:
         self.value = value
         numbers = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy()
-        self.key: Key = (value.dtype, value.shape, hashlib.sha256(numbers).digest())
+        self.key: Key = (value.dtype, value.shape, hashlib.sha256(memoryview(numbers)).digest())
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, _Constant) and self.key == other.key

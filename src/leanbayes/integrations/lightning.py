@@ -34,8 +34,8 @@ class LightningCallback(Callback):
     Mask updates, temperatures, the turns of an ensemble and callbacks of your own then happen around the steps of the
     trainer, with accumulated gradients once a step, and before the gradients are clipped. The training_step of your
     LightningModule returns ``self.elbo(self.network, self.network(x), y).loss``, with an `ELBO` as attribute. The terms
-    of the loss are logged as ``nll``, ``kl`` and ``kl_weight``. Checkpoints of Lightning hold what the callbacks need to
-    go on. Afterwards the network remembers what it was trained for, as after `fit`; call `recalibrate_` if it has
+    of the loss are logged as ``nll``, ``kl`` and ``kl_weight``. Checkpoints of Lightning hold what the callbacks need
+    to go on. Afterwards the network remembers what it was trained for, as after `fit`; call `recalibrate_` if it has
     BatchNorm.
 
     elbo: the one that training_step uses; needed where the module has none, or several, among its attributes.

@@ -37,8 +37,7 @@ class MLflowTracker:
         self.client: Any = None
 
     def start(self, step: int) -> None:
-        import mlflow
-
+        mlflow = require("mlflow", "trackers", "MLflowTracker")
         try:
             client = mlflow.MlflowClient(tracking_uri=self.uri)
             if self.continues:
@@ -55,10 +54,8 @@ class MLflowTracker:
         self.client = client
 
     def log(self, values: dict[str, float], step: int) -> None:
-        from mlflow.entities import Metric
-
-        now = int(1000 * time.time())
-        self.client.log_batch(self.run_id, metrics=[Metric(name, value, now, step) for name, value in values.items()])
+        metric, now = require("mlflow", "trackers", "MLflowTracker").entities.Metric, int(1000 * time.time())
+        self.client.log_batch(self.run_id, metrics=[metric(name, value, now, step) for name, value in values.items()])
 
     def close(self) -> None:
         if self.client is not None:
@@ -92,8 +89,7 @@ class WandbTracker:
         self.run: Any = None
 
     def start(self, step: int) -> None:
-        import wandb
-
+        wandb = require("wandb", "trackers", "WandbTracker")
         try:
             self.run = wandb.init(
                 project=self.project, name=self.name, dir=str(self.folder), mode=self.mode, id=self.run_id,

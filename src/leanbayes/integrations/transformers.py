@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 else:
     Trainer = object  # a mixin: its user brings the class
 
-MODEL, TRAINING = "leanbayes.safetensors", "leanbayes-training.ckpt"
+MODEL, TRAINING = "bayes.safetensors", "bayes-training.ckpt"
 
 
 class HFTrainerMixin(Trainer):
@@ -36,7 +36,7 @@ class HFTrainerMixin(Trainer):
     once a step and before gradients are clipped. The optimiser that the Trainer makes gives the spreads of posteriors a
     learning rate of their own, as `fit` does. ``nll``, ``kl`` and ``kl_weight`` are logged beside the loss; the loss of
     an evaluation is the nll alone. A checkpoint holds the model as `leanbayes.save` writes it as well, in
-    leanbayes.safetensors, and what a run needs to go on.
+    bayes.safetensors, and what a run needs to go on.
 
     task, kl_weight, scale_lr: see `fit`. num_data: the number of training data, if train_dataset has no length.
     method_callbacks: further callbacks of leanbayes, such as `CoordinateDescent`; ``callbacks`` are transformers' own.
@@ -126,7 +126,7 @@ class HFTrainerMixin(Trainer):
         super().log(logs, *arguments, **named)
 
     def save_model(self, output_dir: str | None = None, *arguments: Any, **named: Any) -> None:
-        """Write the Trainer's files and leanbayes.safetensors into a folder."""
+        """Write the Trainer's files and bayes.safetensors into a folder."""
         folder = Path(output_dir or self.args.output_dir)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "save_pretrained writes Bayesian layers", LeanBayesWarning)

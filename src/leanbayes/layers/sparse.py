@@ -47,11 +47,31 @@ def dense_path() -> Iterator[None]:
 def forward(layer: BayesLayer, x: Tensor, estimator: str) -> Tensor | None:
     """The layer's output by the kernels, blocked; None where the dense path has to do it."""
     q: Any = layer.posteriors["weight"]
-    if _unsuitable_here(layer, x) or unsuitable(layer) is not None:  # in this order: a compiler cannot trace the second
+    if not suitable(layer, x):
         return None
     if estimator == "flipout" and q.gaussian and not context.mean_only:
         return None  # signs by datum: no kernel
-    shell, bias = layer.shell, layer._parameters.get("bias")
+    bias = layer._parameters.get("bias")
+    if context.mean_only:
+        return at_nonzeros(layer, x, q.active_mean(), bias)
+    if estimator == "weight" or not q.gaussian:
+        return at_nonzeros(layer, x, q.active_sample(), bias)
+    seed = int(torch.randint(2**62, (), device="cpu"))  # from torch's generator: a seed repeats a run
+    return at_nonzeros(layer, x, q.active_mean(), bias, q.active_std(), seed)
+
+
+def suitable(layer: BayesLayer, x: Tensor) -> bool:
+    """Whether the kernels serve this layer and this input."""
+    # in this order: a compiler cannot trace the second
+    return not _unsuitable_here(layer, x) and unsuitable(layer) is None
+
+
+def at_nonzeros(
+    layer: BayesLayer, x: Tensor, weight: Tensor, bias: Tensor | None, sigma: Tensor | None = None, seed: int = 0
+) -> Tensor:
+    """The layer's operation with these values (n,) at the active places, blocked; with noise where there is a sigma."""
+    q: Any = layer.posteriors["weight"]
+    shell = layer.shell
     if isinstance(shell, nn.Linear):
         rows = x if x.dim() == 2 else x.reshape(-1, x.shape[-1])
         size = (1, rows.cell.positions if isinstance(rows, Blocked) else 1)
@@ -61,14 +81,6 @@ def forward(layer: BayesLayer, x: Tensor, estimator: str) -> Tensor | None:
     ready = plan_of(layer, q, size)
     if not isinstance(shell, nn.Linear):
         shape = (len(x), q.shape[0], *ready.geometry.out_size)
-    seed, sigma = 0, None
-    if context.mean_only:
-        weight = q.active_mean()
-    elif estimator == "weight" or not q.gaussian:
-        weight = q.active_sample()
-    else:
-        weight, sigma = q.active_mean(), q.active_std()
-        seed = int(torch.randint(2**62, (), device="cpu"))  # from torch's generator: a seed repeats a run
     out = operation.apply(rows, weight, sigma, bias, ready, seed, shape)
     return out if len(shape) == x.dim() else out.view(*x.shape[:-1], shape[1])
 

@@ -48,6 +48,7 @@ _SUMMARIES = {
     "nested-tails": "nested posteriors, figure 1: learned tail probabilities by layer",
     "nested-widths":
         "nested posteriors, figure 10: accuracy, ECE and out-of-domain detection at every width, trained once",
+    "one-pass": "mean and variance carried through the network once, beside samples: quality, accuracy and cost",
     "ordered-latents":
         "ordered latents, tables 5 to 7: VND-AE at any code length beside VAE, beta-VAE, Joint-VAE, SWAE",
     "patch-calibration":
@@ -100,7 +101,7 @@ _SUMMARIES = {
         "variance networks, appendix D: the first dense layer without means from the start; LeNet-5, VGG-like",
 }  # fmt: skip
 _FOLDERS = {
-    "compress": ("student",),
+    "compress": ("one-pass", "student"),
     "nested": ("bn-statistics", "limited-parameters", "snr-pruning"),
     "segmentation": ("lung-segmentation",),
     "latents": ("hvae-depth", "ordered-latents", "posterior-collapse", "progressive-generation"),

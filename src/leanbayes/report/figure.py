@@ -8,6 +8,7 @@ import itertools
 import re
 import warnings
 from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape, quoteattr
 
@@ -37,6 +38,7 @@ MARKERS = "os^DvPX*<>ph"
 LINES = ("-", (0, (5, 2)), (0, (1, 1.5)))
 LINE_OF_LEGEND = 18  # points
 
+_pictures: ContextVar[list[tuple[str, bytes]] | None] = ContextVar("pictures", default=None)
 _numbers = itertools.count(1)
 
 
@@ -108,10 +110,25 @@ def canvas(
         yield figure, axes if columns > 1 else first[0] if rows == 1 else first
 
 
+@contextlib.contextmanager
+def pictures() -> Iterator[list[tuple[str, bytes]]]:
+    """Yield a list that gets the title and the PNG file of every figure drawn inside, for places that show no SVG."""
+    found: list[tuple[str, bytes]] = []
+    token = _pictures.set(found)
+    try:
+        yield found
+    finally:
+        _pictures.reset(token)
+
+
 def svg(figure: Figure, title: str, description: str = "") -> str:
     """The figure as an ``<svg>`` element: themed, its ids unique, its words there for screen readers."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
+    if (kept := _pictures.get()) is not None:
+        picture = io.BytesIO()
+        figure.savefig(picture, format="png", dpi=144, facecolor="white", metadata={"Software": None})
+        kept.append((title, picture.getvalue()))
     file = io.StringIO()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a glyph missing from matplotlib's font is not missing from the browser's

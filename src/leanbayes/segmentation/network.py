@@ -62,14 +62,10 @@ class ProbabilisticUNet(SeesTargets):
     ) -> None:
         super().__init__()
         checks.module("trunk", trunk)
-        if not isinstance(latents, (GaussianLatents, OrderedLatents)):
-            checks.refuse("latents", "lb.GaussianLatents(6) or lb.OrderedLatents(6)", latents)
-        sizes = checks.iterable_of("shape", shape, "sizes", checks.whole_number, hint="try (1, 64, 64)")
+        sizes = _checked(latents, shape)
         channels, norm = check_options("", widths, norm)
         self.num_classes = checks.whole_number("num_classes", num_classes)
         checks.whole_number("layers", layers, at_least=2)
-        if len(sizes) != 3:
-            raise ConfigError(f"shape: expected (channels, height, width), received {tuple(sizes)}")
         self.shape, self.latents, self.labelling = tuple(sizes), latents, Segmentation(ignore_index)
         like = next((p for p in trunk.parameters()), torch.zeros(()))
         maps = trial("trunk", trunk, like.new_zeros(2, *self.shape))
@@ -141,9 +137,20 @@ def probabilistic_unet(
     >>> model(torch.zeros(3, 1, 16, 16)).shape
     torch.Size([3, 2, 16, 16])
     """
-    channels = checks.iterable_of("shape", shape, "sizes", checks.whole_number, hint="try (1, 64, 64)")[:1]
-    trunk = unet(None, in_channels=channels[0] if channels else 1, widths=widths, norm=norm)
+    channels = _checked(latents, shape)[0]  # before anything is drawn
+    checks.whole_number("num_classes", num_classes)
+    trunk = unet(None, in_channels=channels, widths=widths, norm=norm)
     return ProbabilisticUNet(trunk, latents, shape=shape, num_classes=num_classes, widths=widths, norm=norm)
+
+
+def _checked(latents: Latents, shape: Sequence[int]) -> list[int]:
+    """The sizes of an image, if it and the latents are such."""
+    if not isinstance(latents, (GaussianLatents, OrderedLatents)):
+        checks.refuse("latents", "lb.GaussianLatents(6) or lb.OrderedLatents(6)", latents)
+    sizes = checks.iterable_of("shape", shape, "sizes", checks.whole_number, hint="try (1, 64, 64)")
+    if len(sizes) != 3:
+        raise ConfigError(f"shape: expected (channels, height, width), received {tuple(sizes)}")
+    return sizes
 
 
 class Average(nn.Module):

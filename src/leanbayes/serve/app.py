@@ -27,7 +27,7 @@ from .config import Settings
 from .metrics import Metrics
 from .openapi import document, documentation
 from .options import Ask, Thresholds, chosen, options
-from .predictor import Predictor, described
+from .predictor import Predictor
 
 THRESHOLDS = [field.name for field in dataclasses.fields(Thresholds)]
 CLOSE = {"Connection": "close"}  # what the client still sends would be read as another request
@@ -108,8 +108,9 @@ class Service:
         for answer in made:
             self.metrics.count("data_total", "abstained" if answer["abstained"] else "answered")
         card = self.predictor.card
-        held = card.conformal_samples in (None, ask.samples)
-        said: dict[str, Any] = {"task": card.task, "samples": card.samples or ask.samples, "seed": ask.seed}
+        samples, seed = (ask.samples, ask.seed) if card.samples is None else (card.samples, card.seed)
+        held = card.conformal_samples in (None, samples)
+        said: dict[str, Any] = {"task": card.task, "samples": samples, "seed": seed}
         said |= {"width": ask.width} if card.has_width else {}
         said |= {"classes": card.classes} if card.classes else {}
         said |= {"coverage": card.coverage if held else None} if card.coverage is not None else {}
@@ -146,12 +147,14 @@ class Service:
         inputs = self.predictor.prepare(found.inputs)
         if tuple(inputs.shape[1:]) != card.shape:
             raise DataError(f"inputs: expected data of shape {card.shape}, received {tuple(inputs.shape[1:])}")
+        if not bool(inputs.isfinite().all()):
+            raise DataError("inputs: expected finite numbers, received others")
         return values, inputs, found.size
 
     async def model(self, request: Request) -> Response:
         """GET /model."""
         limits = {name: option.schema for name, option in self.options.items()}
-        return JSONResponse({"model": described(self.predictor.card), "options": limits})
+        return JSONResponse({"model": self.predictor.card.to_dict(), "options": limits})
 
     async def health(self, request: Request) -> Response:
         """GET /health: whether this worker runs. GET /ready: whether it takes requests."""

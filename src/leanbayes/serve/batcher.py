@@ -97,7 +97,9 @@ class Batcher:
             enough = lambda: sum(job.size for job in self.waiting) >= self.most or self.closed  # noqa: E731
             if self.wait:
                 self.changed.wait_for(enough, self.wait)
-            now, size, taken, left = time.monotonic(), 0, [], []
+            now, size = time.monotonic(), 0
+            taken: list[Job] = []
+            left: list[Job] = []
             for job in self.waiting:
                 if job.until < now or job.future.done():
                     continue

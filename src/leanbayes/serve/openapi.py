@@ -124,7 +124,7 @@ def _answer(card: Card) -> dict[str, Any]:
     fields = {
         "task": _TEXT,
         "samples": {"type": "integer"},
-        "seed": {"type": "integer"},
+        "seed": {"type": ["integer", "null"]},
         "predictions": {"type": "array", "items": prediction},
     }
     return {"type": "object", "required": list(fields), "properties": {**fields, "coverage": _MAYBE, "width": _MAYBE}}

@@ -18,8 +18,8 @@ MOST_DIGITS = 64
 class Ask:
     """What data must have in common to be predicted together. draws: tell what every sample said."""
 
-    samples: int
-    seed: int
+    samples: int = 1
+    seed: int = 0
     width: float | None = None
     draws: bool = False
 

@@ -6,7 +6,7 @@ import dataclasses
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ..compress.width import set_width_
 from ..data.tables import Table
 from ..errors import LeanBayesWarning, PredictionError
+from ..exports.reading import ExportedModel
 from ..ordering.ordered import ordered
 from ..prediction import Predictive, predict
 from .answers import Answer, answers
@@ -29,8 +30,8 @@ class Card:
     """What a server tells about its model.
 
     shape: of one datum. columns: of a table, which rows name. classes: of a classification. has_width: whether requests
-    may choose one. coverage: of its conformal sets, with so many samples (conformal_samples). samples: those of a model
-    that has them built in. together: whether data may be predicted in one batch with those of other requests.
+    may choose one. coverage: of its conformal sets, with so many samples (conformal_samples). samples, seed: those of a
+    model that has them built in. together: whether data may be predicted in one batch with those of other requests.
     """
 
     task: str
@@ -41,23 +42,47 @@ class Card:
     coverage: float | None = None
     conformal_samples: int | None = None
     samples: int | None = None
+    seed: int | None = None
     together: bool = True
 
-
-class Predictor(Protocol):
-    """What a server needs of a model."""
-
-    card: Card
-
-    def prepare(self, inputs: np.ndarray | Table) -> Tensor:
-        """Inputs in original units as the network takes them."""
-
-    def __call__(self, ask: Ask, parts: Sequence[Tensor]) -> list[list[Answer]]:
-        """The answers to every part of a batch."""
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        return dataclasses.asdict(self)
 
 
-class TorchPredictor:
-    """`leanbayes.predict` of a model: the answers of a seed, whoever else is in the batch.
+class TorchModel:
+    """`leanbayes.predict` of a model, at the width that is asked for."""
+
+    def __init__(self, model: nn.Module, task: str | None = None) -> None:
+        self.model, self.task = model.eval(), task
+        units = ordered(model)
+        self.has_width = bool(units)
+        self.usual: Any = {unit.name: unit.fraction(unit.width) for unit in units if unit.width} or 1.0
+        self.width: float | None = None
+
+    def __call__(self, ask: Ask, x: Tensor) -> Predictive:
+        """The prediction of a batch."""
+        if ask.width != self.width:
+            set_width_(self.model, self.usual if ask.width is None else ask.width)
+            self.width = ask.width
+        return predict(self.model, x, ask.samples, ask.seed, task=self.task, keep_samples=ask.draws)
+
+
+class Exported:
+    """A graph that `leanbayes.export` wrote: its samples are in the file."""
+
+    has_width = False
+
+    def __init__(self, model: ExportedModel) -> None:
+        self.model = model
+
+    def __call__(self, ask: Ask, x: Tensor) -> Predictive:
+        """The prediction of a batch."""
+        return self.model.predict(x)
+
+
+class Predictor:
+    """Answers to batches of requests: those of a seed, whoever else is in the batch.
 
     prepare: from original units to what the network takes. shape: of one datum. classes: their names, where the model
     does not know them. scale: mean and standard deviation of a regression's target.
@@ -65,35 +90,33 @@ class TorchPredictor:
 
     def __init__(
         self,
-        model: nn.Module,
+        model: TorchModel | Exported,
         prepare: Callable[[np.ndarray | Table], Tensor],
         shape: Sequence[int],
         *,
         classes: Sequence[str] = (),
         columns: Sequence[str] = (),
         scale: tuple[float, float] = (0.0, 1.0),
-        task: str | None = None,
     ) -> None:
-        self.model, self.prepare, self.task, self.scale = model.eval(), prepare, task, scale
-        units = ordered(model)
-        self.usual_width: Any = {unit.name: unit.fraction(unit.width) for unit in units if unit.width} or 1.0
-        self.width: float | None = None
+        self.model, self.prepare, self.scale = model, prepare, scale
         one, several = self._tried(shape)
         if one.task not in ("classification", "regression"):
             raise PredictionError(f"serve: expected a model of classes or numbers, received one of {one.task}")
-        found = one.conformal
-        self.classes = tuple(classes) or one.classes
+        named = tuple(classes) or one.classes
         if one.task == "classification":
-            self.classes = self.classes or tuple(map(str, range(one.mean.shape[1])))
+            named = named or tuple(map(str, range(one.mean.shape[1])))
+        built_in = isinstance(model, Exported)
         self.card = Card(
             one.task,
             tuple(shape),
-            self.classes if one.task == "classification" else (),
+            named if one.task == "classification" else (),
             tuple(columns),
-            bool(units),
-            None if found is None else found.coverage,
-            None if found is None else found.samples,
-            together=bool(torch.allclose(one.mean[0], several.mean[-1], rtol=TOGETHER, atol=TOGETHER)),
+            model.has_width,
+            None if one.conformal is None else one.conformal.coverage,
+            None if one.conformal is None else one.conformal.samples,
+            int(one.counts.max()) if built_in else None,
+            model.model.document.get("seed") if isinstance(model, Exported) else None,
+            bool(torch.allclose(one.mean[0], several.mean[-1], rtol=TOGETHER, atol=TOGETHER)),
         )
 
     def _tried(self, shape: Sequence[int]) -> tuple[Predictive, Predictive]:
@@ -101,25 +124,14 @@ class TorchPredictor:
         data = torch.randn(5, *shape, generator=torch.Generator().manual_seed(0))
         try:
             with warnings.catch_warnings(action="ignore", category=LeanBayesWarning):
-                return self._predicted(Ask(2, 0), data[-1:]), self._predicted(Ask(2, 0), data)
+                return self.model(Ask(2, 0), data[-1:]), self.model(Ask(2, 0), data)
         except Exception as error:  # a network may raise anything
             message = str(error)[:300]
             raise PredictionError(f"serve: expected a model for data of shape {tuple(shape)}; {message}") from error
 
-    def _predicted(self, ask: Ask, x: Tensor) -> Predictive:
-        if ask.width != self.width:
-            set_width_(self.model, self.usual_width if ask.width is None else ask.width)
-            self.width = ask.width
-        return predict(self.model, x, ask.samples, ask.seed, task=self.task, keep_samples=ask.draws)
-
     def __call__(self, ask: Ask, parts: Sequence[Tensor]) -> list[list[Answer]]:
         """The answers to every part of a batch, one for each datum."""
-        found = self._predicted(ask, torch.cat(list(parts)))
-        made = answers(found, self.classes, self.scale, draws=ask.draws)
+        found = self.model(ask, torch.cat(list(parts)))
+        made = answers(found, self.card.classes, self.scale, draws=ask.draws)
         ends = np.cumsum([len(part) for part in parts]).tolist()
         return [made[end - len(part) : end] for part, end in zip(parts, ends, strict=True)]
-
-
-def described(card: Card) -> dict[str, Any]:
-    """A card as JSON has it."""
-    return dataclasses.asdict(card)

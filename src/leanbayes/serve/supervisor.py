@@ -48,7 +48,7 @@ def run(opener: Opener, settings: Settings, host: str, port: int, workers: int =
     """
     check_packages()
     threads = threads or max(1, (os.cpu_count() or 1) // workers)
-    if workers > 1 and (sys.platform == "win32" or not hasattr(socket, "SO_REUSEPORT")):
+    if workers > 1 and sys.platform == "win32":
         raise ConfigError("--workers: expected 1 on this system, which cannot share a port; run several on other ports")
     with _reserved(host, port) as port, tempfile.TemporaryDirectory(prefix="leanbayes-serve-") as folder:
         predictor = opener()  # also where workers will read it themselves: what is wrong with a model shows here
@@ -73,8 +73,8 @@ class _Supervisor:
 
     def run(self) -> None:
         """Until a signal comes, or a worker cannot start."""
-        for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: self.stopping.set())
+        for kind in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(kind, lambda *_: self.stopping.set())
         workers = [self._started(number) for number in range(self.workers)]
         broken = False
         while not self.stopping.is_set() and not broken:
@@ -104,6 +104,7 @@ def _work(
     opener: Opener, settings: Settings, host: str, port: int, threads: int, path: Path, number: int, workers: int
 ) -> None:
     """A worker: it listens once the model is read."""
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         predictor = opener()
         metrics = Metrics(path, number, workers)
@@ -111,6 +112,14 @@ def _work(
         print(f"leanbayes: {error}", file=sys.stderr)
         sys.exit(BROKEN)
     _serve(predictor, settings, host, port, threads, metrics)
+
+
+def _end_with_parent() -> None:
+    """Workers whose supervisor was killed would hold the port for ever."""
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os.kill(os.getpid(), signal.SIGTERM)
 
 
 def _serve(predictor: Predictor, settings: Settings, host: str, port: int, threads: int, metrics: Metrics) -> None:

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
 from .. import checks
-from ..errors import LeanBayesWarning, MissingExtraError
+from ..errors import LeanBayesWarning
+from ..optional import require
 
 
 @runtime_checkable
@@ -22,7 +23,7 @@ class Tracker(Protocol):
         """A run begins (step 0), or is continued after this step. What fails here ends `fit`."""
 
     def log(self, values: dict[str, float], step: int) -> None:
-        """The numbers of an epoch that ended with this step. Where it fails there is a warning, and training goes on."""
+        """The numbers of an epoch that ended with this step. If it fails there is a warning, and training goes on."""
 
     def close(self) -> None:
         """The run has ended; called also if training failed."""
@@ -36,10 +37,7 @@ class TensorBoardTracker:
 
     def __init__(self, folder: Any) -> None:
         self.folder: Path = checks.path("folder", folder)
-        try:
-            import torch.utils.tensorboard  # noqa: F401
-        except ImportError as error:
-            raise MissingExtraError("tensorboard= needs a package: pip install leanbayes[tensorboard]") from error
+        require("tensorboard", "tensorboard", "TensorBoardTracker")
         self.writer: Any = None
 
     def start(self, step: int) -> None:

@@ -172,7 +172,7 @@ def test_positions_under_one_filter_vary_together() -> None:
     with torch.no_grad():
         said = Walk(model, 1, 0, OnePass(model, 1, 0)._noise())(x)
         with lb.using(estimator="weight"):
-            drawn = torch.stack([model(x) for _ in range(1500)])
+            drawn = torch.stack([model(x) for _ in range(800)])
     assert isinstance(said, Moments)
     ratio = float(said.variance.mean() / drawn.var(0).mean())
     assert 0.8 < ratio < 1.25

@@ -134,7 +134,7 @@ def sampled(walk: Walk, func: Any, args: Any, kwargs: Any, name: str, in_place: 
 
 def of_sample(value: Any, s: int) -> Any:
     """Arguments with the values of one sample."""
-    return tree_map(lambda x: x.law.values[s] if isinstance(x, Carried) else x, value)
+    return tree_map(lambda x: x.law.values[s] if isinstance(x, Carried) else x, value)  # type: ignore[union-attr]
 
 
 def joined(walk: Walk, results: list[Any], name: str, is_view: bool = False) -> Any:

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .law import Moments, Pending
+from .law import Moments, Pending, some_rows
 from .rules import NoRule, rule
 
 NODES = 8
@@ -69,8 +69,8 @@ def left(x: Moments, gain: Tensor, variance: Tensor) -> Tensor | None:
     if x.share is None:
         return None
     dims = tuple(range(2, x.mean.ndim))
-    total = variance.mean(dims, keepdim=True).clamp_min(torch.finfo(variance.dtype).tiny)
-    first = ((gain.square() * x.variance).mean(dims, keepdim=True) / total).clamp(0, 1)
+    total = some_rows(variance).mean(dims, keepdim=True).clamp_min(torch.finfo(variance.dtype).tiny)
+    first = ((some_rows(gain).square() * some_rows(x.variance)).mean(dims, keepdim=True) / total).clamp(0, 1)
     return x.share * (first + (1 - first) * x.share)
 
 

@@ -114,7 +114,7 @@ class OnePass:
 def one_pass(model: nn.Module, samples: int, seed: int, chunk: int | None, others: dict[str, Any]) -> OnePass:
     """The engine of ``predict(..., estimator="moments")``; options that belong to samples are refused."""
     for name, value in others.items():
-        if value:
+        if value is not None and value is not False:
             raise PredictionError(
                 f"{name}: expected nothing with estimator='moments', since no networks are drawn, received "
                 f"{checks.short(value)}; leave it out, or take estimator='weight'"

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
+from ...kernels.blocked import Blocked
+from ...layers import sparse
 from ...layers.bayes import BayesLayer, FixedLayer
+from ...posteriors.sparse import Sparse
 from .law import Moments
 from .linear import Filter, Weight, weighted
 from .rules import NoRule, module_rule
@@ -27,8 +32,18 @@ def _bayes_layer(layer: BayesLayer, x: Moments | Tensor, *extra: Any, **named: A
     spread = (None, None) if fixed else (layer.variance("weight"), layer.variance("bias"))
     if isinstance(x, Tensor) and spread == (None, None):
         return layer.compute(x, mean, bias, *extra, **named)
-    weight = Weight(mean, spread[0], bias, spread[1])
-    return weighted(lambda t, w, b: layer.compute(t, w, b, *extra, **named), x, weight, filter_of(layer.shell, mean))
+    weight, conv = Weight(mean, spread[0], bias, spread[1]), filter_of(layer.shell, mean)
+    q, example = layer.posterior("weight"), x if isinstance(x, Tensor) else x.mean
+    if isinstance(q, Sparse) and sparse.suitable(layer, example):
+        conv = None if conv is None else replace(conv, joins=False)
+        return weighted(partial(_at_nonzeros, layer, q), x, weight, conv)
+    return weighted(lambda t, w, b: layer.compute(t, w, b, *extra, **named), x, weight, conv)
+
+
+def _at_nonzeros(layer: BayesLayer, q: Sparse, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The operation by the kernels, with a weight that is zero elsewhere."""
+    out = sparse.at_nonzeros(layer, x, weight.flatten()[q.index.long()], bias)
+    return out.plain() if isinstance(out, Blocked) else out
 
 
 def filter_of(shell: nn.Module, weight: Tensor) -> Filter | None:

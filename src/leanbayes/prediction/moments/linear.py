@@ -19,7 +19,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .law import Moments
+from .law import Moments, some_rows
 from .rules import NoRule, rule
 
 Apply = Callable[[Tensor, Tensor, Tensor | None], Tensor]
@@ -37,12 +37,16 @@ class Weight:
 
 @dataclass(frozen=True)
 class Filter:
-    """How a convolution looks at its input: (outputs, inputs / groups, ...) weights, zeros around the input."""
+    """How a convolution looks at its input: (outputs, inputs / groups, ...) weights, zeros around the input.
+
+    joins: whether it can be asked for more input channels than it has.
+    """
 
     stride: tuple[int, ...]
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
     groups: int
+    joins: bool = True
 
     @classmethod
     def of(cls, kernel: torch.Size, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1) -> Filter:
@@ -69,9 +73,14 @@ def weighted(apply: Apply, x: Moments | Tensor, w: Weight, conv: Filter | None =
         return Moments(mean, variance, _together(Moments(x, x.new_zeros(())), w, conv, mean.shape[2:])[0])
     mean = apply(x.mean, w.mean, w.bias)
     own = x.variance if conv is None or x.share is None else x.variance * (1 - x.share[1])
-    variance = apply(own, w.mean.square(), w.bias_variance if w.variance is None else None)
-    if w.variance is not None:
-        variance = variance.add_(apply(x.square, w.variance, w.bias_variance))
+    if w.variance is None:
+        variance = apply(own, w.mean.square(), w.bias_variance)
+    elif conv is not None and conv.groups == 1 and conv.joins:  # one convolution of twice as many channels
+        channels = 1 if x.mean.ndim == w.mean.ndim else 0
+        both = torch.cat([x.square, own], channels)
+        variance = apply(both, torch.cat([w.variance, w.mean.square()], 1), w.bias_variance)
+    else:
+        variance = apply(own, w.mean.square(), None).add_(apply(x.square, w.variance, w.bias_variance))
     if conv is None or x.mean.ndim != w.mean.ndim:
         return Moments(mean, variance, covariance=_covariance(x, w, mean, variance))
     share, excess = _together(x, w, conv, mean.shape[2:])
@@ -88,8 +97,9 @@ def _together(x: Moments, w: Weight, conv: Filter, out: torch.Size) -> tuple[Ten
     dims = tuple(range(2, x.mean.ndim))
     alone, pairs = _inside(x.mean.shape[2:], w.mean.shape[2:], conv, out)
     alone, pairs = alone.to(w.mean), pairs.to(w.mean)
-    power = x.mean.square().mean(dims)
-    variance = x.variance.mean(dims) if x.variance.ndim else x.variance
+    mean = some_rows(x.mean)
+    power = mean.square().mean(dims)
+    variance = some_rows(x.variance).mean(dims) if x.variance.ndim else x.variance
     far, near = (0.0, 0.0) if x.share is None else x.share.flatten(2)
     mu, groups = w.mean.flatten(2), conv.groups
     total = together = close = excess = power.new_zeros(())
@@ -97,8 +107,8 @@ def _together(x: Moments, w: Weight, conv: Filter, out: torch.Size) -> tuple[Ten
         spread = w.variance.flatten(2)
         whole = spread @ alone
         total = _mix(power + variance, whole, groups)
-        together = _mix(x.mean.mean(dims).square() + variance * far, spread @ alone.square(), groups)
-        close = _mix(neighbours(x.mean, conv.stride[-1]) + variance * near, whole, groups)
+        together = _mix(mean.mean(dims).square() + variance * far, spread @ alone.square(), groups)
+        close = _mix(neighbours(mean, conv.stride[-1]) + variance * near, whole, groups)
     if x.variance.ndim:
         total = total + _mix(variance * (1 - near), mu.square() @ alone, groups)
     if x.share is not None:
@@ -142,6 +152,8 @@ def _each(value: Any, dims: int) -> tuple[int, ...]:
 
 def _mix(values: Tensor, weights: Tensor, groups: int) -> Tensor:
     """A 1x1 convolution of numbers (batch, inputs) by (outputs, inputs / groups)."""
+    if groups == 1:
+        return values @ weights.mT
     return F.conv1d(values.unsqueeze(2), weights.unsqueeze(2), groups=groups).squeeze(2)
 
 

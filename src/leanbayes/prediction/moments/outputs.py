@@ -11,7 +11,7 @@ from torch import Tensor
 from ..predictive import Predictive
 from .law import Moments
 
-DRAWS = 256
+DRAWS = 128
 """Draws of the outputs of a datum,"""
 FEWER = 32
 """and where a datum has an output for every position."""
@@ -62,9 +62,9 @@ def _root(covariance: Tensor) -> Tensor:
 def normals(count: int, width: int, seed: int) -> Tensor:
     """Standard normal numbers (count, width) that fill space evenly, of mean 0 and variance 1 in every column.
 
-    >>> z = normals(256, 10, 0)
+    >>> z = normals(128, 10, 0)
     >>> z.shape, bool((z.mean(0).abs() < 1e-6).all())
-    (torch.Size([256, 10]), True)
+    (torch.Size([128, 10]), True)
     """
     engine = torch.quasirandom.SobolEngine(min(width, _SOBOL), scramble=True, seed=seed % 2**31)
     z = torch.special.ndtri(engine.draw(count // 2, dtype=torch.float64).clamp(1e-9, 1 - 1e-9))

@@ -163,23 +163,16 @@ def _interpolate(
     if antialias or recompute_scale_factor or mode == "area":
         raise NoRule(f"it has a rule for nearest and linear modes, without antialias; this is {mode}")
     line = "linear" if mode != "bicubic" else mode
-    factors = (
-        (None,) * dims
-        if scale_factor is None
-        else _sizes(scale_factor, dims)
-        if isinstance(scale_factor, int)
-        else scale_factor
-    )
-    factors = (factors,) * dims if isinstance(factors, float) else factors
+    factors: Any = scale_factor if isinstance(scale_factor, (tuple, list)) else (scale_factor,) * dims
     variance = x.variance
     for i in range(dims):
         n, m = x.mean.shape[i + 2], mean.shape[i + 2]
         units = torch.eye(n, dtype=mean.dtype, device=mean.device)
         if line == "linear":
-            how: dict[str, Any] = {"size": m} if factors[i] is None else {"scale_factor": float(factors[i])}
+            how: dict[str, Any] = {"size": m} if (by := factors[i]) is None else {"scale_factor": float(by)}
             table = F.interpolate(units.unsqueeze(0), mode="linear", align_corners=align_corners, **how)[0]
         else:
-            how = {"size": (n, m)} if factors[i] is None else {"scale_factor": (1.0, float(factors[i]))}
+            how = {"size": (n, m)} if (by := factors[i]) is None else {"scale_factor": (1.0, float(by))}
             table = F.interpolate(units[None, None], mode="bicubic", align_corners=align_corners, **how)[0, 0]
         variance = torch.tensordot(variance, table.square(), dims=([i + 2], [0])).movedim(-1, i + 2)
     return Moments(mean, variance, None)

@@ -19,13 +19,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 import leanbayes as lb
 
+from ...compress.taught import Loss
 from ...convert import record
 from ...data import DataSet, load
 from ...evaluation.metrics import calibration, classification
@@ -158,8 +159,8 @@ def trained_student(
         lb.fit(student.train(), setup.teacher.examples(data), **options)
         return student
     cache: Any = False if setup.training.augment else answers(setup, seed, teacher, data)
-    examples = setup.teacher.examples(data)
-    return lb.distill(teacher, examples, student.train(), loss=name, samples=setup.samples, cache=cache, **options)
+    examples, loss = setup.teacher.examples(data), cast(Loss, name)
+    return lb.distill(teacher, examples, student.train(), loss=loss, samples=setup.samples, cache=cache, **options)
 
 
 def _teacher(setup: Setup, jobs: Jobs, seed: int, data: DataSet) -> nn.Module:

@@ -45,6 +45,7 @@ SETUPS = {
             "unet",
             epochs=5,
             batch_size=8,
+            lr=5e-3,
             widths=(8, 16, 32, 48),
             patients={"train": 200, "test": 60},
             slices={"train": 10, "test": 5},

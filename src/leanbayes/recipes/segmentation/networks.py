@@ -1,11 +1,12 @@
 """U-Nets on images that several experts have marked: how each is trained, and how its samples compare with the experts.
 
-All models have the same U-Net and see the same slices for the same number of steps, with Adam at 1e-3 that falls
-linearly to 0; each step takes the mask of one expert of each image at random. Members of the ensemble have as many
-steps each. "ND-PUNet" is VND-PUNet with every length of the code equally often, nested dropout on the code; the tails
-of VND-PUNet are learned, but for 30 % that are spread evenly, without which nothing but the full length would be
-trained. Patients of the test part are in no other part. The authors train for more epochs at 1e-4 and full width,
-with a KL of weight 10; here the loss is the ELBO, whose log-likelihood is the sum over pixels.
+All models have the same U-Net, whose outputs start at the share of each class, and see the same slices for the same
+number of steps, with Adam at 5e-3 that falls linearly to 0; each step takes the mask of one expert of each image at
+random. Members of the ensemble have as many steps each. "ND-PUNet" is VND-PUNet with every length of the code equally
+often, nested dropout on the code; the tails of VND-PUNet are learned, but for 30 % that are spread evenly, without
+which nothing but the full length would be trained. Patients of the test part are in no other part. The authors train
+for more epochs at 1e-4 and full width, with a KL of weight 10; here the loss is the ELBO, whose log-likelihood is the
+sum over pixels.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from ...evaluation.metrics import bootstrap
 from ...evaluation.metrics.segmentation import Distances, correlation, dice, distances, variance_moments
 from ...latents.config import Latents
 from ...methods.nested import WEIGHTS
+from ...training.history import History
 from ..experiment import Cell
 from ..jobs import Jobs
 from ..results import Measured, Metrics
@@ -72,11 +74,29 @@ class SegmentationTraining(Training):
         else:
             shape = (channels, height, width)
             model = lb.probabilistic_unet(self.latents, shape, data.num_classes or 2, widths=self.widths)
+        start_(model, data)
         return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+    def fit_(self, model: nn.Module, seed: int, data: DataSet, **options: Any) -> History:
+        """Train a network; members of an ensemble that have started afresh start as the first one does."""
+        start_(model, data)
+        return super().fit_(model, seed, data, **options)
 
     def fit_options(self, data: DataSet) -> dict[str, Any]:
         """The task, and the weight of the KL."""
         return {**super().fit_options(data), "task": "segmentation", "kl_weight": self.kl_weight}
+
+
+def start_(model: nn.Module, data: DataSet) -> None:
+    """Let the last convolution, of every member of an ensemble, start at the share of each class in the masks.
+
+    From equal shares, short runs spend most of their steps on the background, and no pixel gets beyond one half.
+    """
+    masks, classes = data.train.tensors[1], data.num_classes
+    share = torch.stack([(masks == label).float().mean() for label in range(classes or 2)]).clamp(1e-3)
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d) and module.out_channels == classes and isinstance(module.bias, Tensor):
+            module.bias.data.copy_(share.log())
 
 
 def some(part: Part, patients: int | None, slices: int | None) -> Part:

@@ -1,0 +1,293 @@
+"""A server under load: 50 clients at once against one, every answer checked against `predict`.
+
+A ResNet-18 for CIFAR at a quarter of its width, all layers mean-field, 16 samples. The clients run in a process of
+their own and send one image of 3 x 32 x 32 at a time over loopback, the next when the answer has come. One client alone
+is measured before and after, and its better figure counts. Besides answers a second there are answers a second of the
+server's processor time, which others on the machine disturb less.
+
+    python benchmarks/serve.py --threads 1 --workers 2
+    python benchmarks/serve.py --threads 1 --workers 2 --contenders --repeats 2   # beside LitServe
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import signal
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import leanbayes as lb
+from common import parser, publish, result
+
+HERE = Path(__file__).parent
+SAMPLES, IMAGES, TOLERANCE = 16, 16, 1e-4
+CLIENTS = 50
+
+
+def network() -> nn.Module:
+    """The network that is served."""
+    from leanbayes.models import resnet18_cifar
+
+    return resnet18_cifar(width=int(os.environ.get("SERVE_WIDTH", "16")))
+
+
+def prepare(folder: Path) -> None:
+    """A model file, images, and what `predict` says about each of them alone."""
+    torch.manual_seed(0)
+    model = network()
+    lb.bayesianize_(model, lb.MeanField())
+    model(torch.randn(64, 3, 32, 32))  # statistics of BatchNorm
+    lb.save(model, folder / "model.safetensors")
+    x = torch.randn(IMAGES, 3, 32, 32)
+    wanted = [lb.predict(model, one[None], SAMPLES, seed=0, task="classification").probs[0] for one in x]
+    probs = torch.stack(wanted)
+    apart = torch.cdist(probs, probs, p=torch.inf) + torch.eye(IMAGES)
+    assert float(apart.min()) > 10 * TOLERANCE  # an answer that belongs to another image would be seen
+    np.savez(folder / "images.npz", x=x.numpy(), probs=probs.numpy())
+
+
+def leanbayes_command(folder: Path, port: int, options: argparse.Namespace) -> list[str]:
+    """The server as a user starts it."""
+    own = ["--model", "serve:network", "--scaled", "--shape", "3", "32", "32", "--task", "classification"]
+    limits = ["--samples", str(SAMPLES), "--deadline", "120000", "--max-batch", str(options.max_batch)]
+    limits += ["--workers", str(options.workers), "--threads", str(options.threads), "--port", str(port)]
+    return [sys.executable, "-m", "leanbayes", "serve", str(folder / "model.safetensors"), *own, *limits]
+
+
+def litserve_command(folder: Path, port: int, options: argparse.Namespace) -> list[str]:
+    """The same model behind LitServe."""
+    own = [str(HERE / "serve_litserve.py"), str(folder), str(port), str(options.workers), str(options.max_batch)]
+    return [sys.executable, *own]
+
+
+@contextmanager
+def served(command: list[str], port: int, log: Path) -> Any:
+    """The server's process while it answers."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, cwd=HERE, env=environment, stdout=file, stderr=file, start_new_session=True)
+    try:
+        until = time.monotonic() + 180
+        while not listening(port):
+            if process.poll() is not None or time.monotonic() > until:
+                raise RuntimeError(log.read_text())
+            time.sleep(0.1)
+        time.sleep(3)  # the other workers
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def listening(port: int) -> bool:
+    """Whether somebody answers."""
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def cpu_seconds(session: int) -> float:
+    """Processor time of all processes of a session."""
+    total = 0.0
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[3]) == session:
+            total += (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    return total
+
+
+def load(folder: Path, port: int, clients: int, seconds: float, process: Any) -> dict[str, Any]:
+    """What so many clients in another process saw."""
+    before = cpu_seconds(process.pid)
+    command = [sys.executable, str(HERE / "serve.py"), "--client", str(folder), "--port", str(port)]
+    command += ["--clients", str(clients), "--seconds", str(seconds)]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
+    found = json.loads(done.stdout)
+    found["server_cpu_seconds"] = cpu_seconds(process.pid) - before
+    found["answers_per_cpu_second"] = found["answers"] / found["server_cpu_seconds"]
+    return found
+
+
+async def client(port: int, requests: list[bytes], wanted: np.ndarray, start: int, until: float, seen: Any) -> None:
+    """One connection that is kept: a request, its answer checked, the next."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**20)
+    number = start
+    while time.monotonic() < until:
+        at = number % len(requests)
+        number += 1
+        begun = time.monotonic()
+        writer.write(requests[at])
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        length = int(head.partition("content-length:")[2].split()[0])
+        body = await reader.readexactly(length)
+        seen["seconds"].append(time.monotonic() - begun)
+        if " 200 " not in head.partition("\r\n")[0]:
+            seen["errors"] += 1
+            continue
+        probs = np.array(json.loads(body)["predictions"][0]["probs"])
+        gap = float(np.abs(probs - wanted[at]).max())
+        seen["largest_gap"] = max(seen["largest_gap"], gap)
+        seen["wrong"] += gap > TOLERANCE
+    writer.close()
+
+
+async def clients(folder: Path, port: int, count: int, seconds: float) -> dict[str, Any]:
+    """All of them at once."""
+    import io
+
+    with np.load(folder / "images.npz") as stored:
+        x, wanted = stored["x"], stored["probs"]
+    requests = []
+    for one in x:
+        file = io.BytesIO()
+        np.save(file, one[None])
+        body = file.getvalue()
+        head = ["POST /predict HTTP/1.1", "Host: x", "Content-Type: application/x-npy", f"Content-Length: {len(body)}"]
+        requests.append("\r\n".join([*head, "", ""]).encode() + body)
+    seen: dict[str, Any] = {"seconds": [], "errors": 0, "wrong": 0, "largest_gap": 0.0}
+    begun = time.monotonic()
+    until = begun + seconds
+    await asyncio.gather(*(client(port, requests, wanted, n, until, seen) for n in range(count)))
+    taken, spent = sorted(seen.pop("seconds")), time.monotonic() - begun
+    return {
+        "clients": count,
+        "seconds": spent,
+        "answers": len(taken),
+        "answers_per_second": len(taken) / spent,
+        "p50_seconds": statistics.median(taken),
+        "p99_seconds": taken[min(len(taken) - 1, int(0.99 * len(taken)))],
+        **seen,
+    }
+
+
+def free_port() -> int:
+    """A port that nobody has."""
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        return int(found.getsockname()[1])
+
+
+def metrics(port: int) -> dict[str, float]:
+    """The server's own counters."""
+    import urllib.request
+
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as reply:
+        lines = [line.split(" ") for line in reply.read().decode().splitlines() if not line.startswith("#")]
+    return {name: float(value) for name, value in lines}
+
+
+def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """One client, many, one again; and many against LitServe where that was asked for."""
+    short, long = (2, 4) if options.quick else (10, options.seconds)
+    port = free_port()
+    with served(leanbayes_command(folder, port, options), port, folder / "server.log") as process:
+        load(folder, port, 1, 2, process)  # code paths that are new
+        load(folder, port, CLIENTS, 2 if options.quick else 5, process)
+        before = load(folder, port, 1, short, process)
+        start = metrics(port)
+        many = load(folder, port, CLIENTS, long, process)
+        end = metrics(port)
+        after = load(folder, port, 1, short, process)
+    sizes = {name: end[name] - start[name] for name in ("leanbayes_batch_data_sum", "leanbayes_batch_data_count")}
+    many["data_per_batch"] = sizes["leanbayes_batch_data_sum"] / sizes["leanbayes_batch_data_count"]
+    return {"one client before": before, "50 clients": many, "one client after": after}
+
+
+def contend(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    """Many clients against this server and LitServe, in turns, the best round of each."""
+    commands = {"leanbayes": leanbayes_command, "litserve": litserve_command}
+    found: dict[str, Any] = {}
+    for round_number in range(options.repeats):
+        for name, command in commands.items():
+            port = free_port()
+            with served(command(folder, port, options), port, folder / f"{name}.log") as process:
+                load(folder, port, CLIENTS, 2, process)
+                seen = load(folder, port, CLIENTS, 4 if options.quick else 15, process)
+                one = load(folder, port, 1, 2 if options.quick else 8, process)
+                found[f"{name}, 50 clients, round {round_number + 1}"] = seen
+                found[f"{name}, one client, round {round_number + 1}"] = one
+    return found
+
+
+def main() -> None:
+    """Measure, print and write."""
+    options = parser(__doc__, repeats=1)
+    options.add_argument("--seconds", type=float, default=60.0, help="of the load")
+    options.add_argument("--workers", type=int, default=2)
+    options.add_argument("--max-batch", type=int, default=32)
+    options.add_argument("--contenders", action="store_true", help="also LitServe, into a file of its own")
+    options.add_argument("--client", type=Path, help=argparse.SUPPRESS)
+    options.add_argument("--port", type=int, help=argparse.SUPPRESS)
+    options.add_argument("--clients", type=int, help=argparse.SUPPRESS)
+    given = options.parse_args()
+    torch.set_num_threads(given.threads)
+    if given.client:
+        print(json.dumps(asyncio.run(clients(given.client, given.port, given.clients, given.seconds))))
+        return
+    if given.quick:
+        os.environ["SERVE_WIDTH"] = "4"
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        prepare(folder)
+        raw = contend(folder, given) if given.contenders else measure(folder, given)
+    ratios = {}
+    if not given.contenders:
+        one = max((raw["one client before"], raw["one client after"]), key=lambda seen: seen["answers_per_second"])
+        many = raw["50 clients"]
+        ratios["throughput of 50 clients to one"] = many["answers_per_second"] / one["answers_per_second"]
+        ratios["answers per CPU second, 50 clients to one"] = many["answers_per_cpu_second"] / max(
+            raw[name]["answers_per_cpu_second"] for name in ("one client before", "one client after")
+        )
+    else:
+        best = {
+            (server, load): max(
+                (seen for name, seen in raw.items() if name.startswith(f"{server}, {load}")),
+                key=lambda seen: seen["answers_per_second"],
+            )
+            for server in ("leanbayes", "litserve")
+            for load in ("50 clients", "one client")
+        }
+        for load_name in ("50 clients", "one client"):
+            ours, theirs = best["leanbayes", load_name], best["litserve", load_name]
+            for kind in ("answers_per_second", "answers_per_cpu_second"):
+                ratios[f"{load_name}, {kind}, leanbayes to litserve"] = ours[kind] / theirs[kind]
+    settings = {"network": "resnet18_cifar", "width": int(os.environ.get("SERVE_WIDTH", "16")), "samples": SAMPLES}
+    settings |= {"method": "MeanField", "workers": given.workers, "max_batch": given.max_batch, "cpus": os.cpu_count()}
+    data = result("serve", ratios, raw, **settings)
+    if given.contenders and given.output is None and not given.quick:
+        given.output = HERE / "results" / "serve_contenders.json"
+    header = ("", "answers/s", "p50 ms", "p99 ms", "errors", "wrong", "answers per CPU s")
+    rows = [
+        (
+            name, f"{s['answers_per_second']:.1f}", f"{1000 * s['p50_seconds']:.0f}", f"{1000 * s['p99_seconds']:.0f}",
+            str(s["errors"]), str(s["wrong"]), f"{s['answers_per_cpu_second']:.1f}",
+        )
+        for name, s in raw.items()
+    ]  # fmt: skip
+    publish(data, given, "leanbayes serve", [header, *rows])
+    for name, value in ratios.items():
+        print(f"{name}: {value:.2f}")
+
+
+if __name__ == "__main__":
+    main()
