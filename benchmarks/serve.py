@@ -6,7 +6,6 @@ is measured before and after, and its better figure counts. Besides answers a se
 server's processor time, which others on the machine disturb less.
 
     python benchmarks/serve.py --threads 1 --workers 2
-    python benchmarks/serve.py --threads 1 --workers 2 --contenders --repeats 2   # beside LitServe
 """
 
 from __future__ import annotations
@@ -66,12 +65,6 @@ def leanbayes_command(folder: Path, port: int, options: argparse.Namespace) -> l
     limits = ["--samples", str(SAMPLES), "--deadline", "120000", "--max-batch", str(options.max_batch)]
     limits += ["--workers", str(options.workers), "--threads", str(options.threads), "--port", str(port)]
     return [sys.executable, "-m", "leanbayes", "serve", str(folder / "model.safetensors"), *own, *limits]
-
-
-def litserve_command(folder: Path, port: int, options: argparse.Namespace) -> list[str]:
-    """The same model behind LitServe."""
-    own = [str(HERE / "serve_litserve.py"), str(folder), str(port), str(options.workers), str(options.max_batch)]
-    return [sys.executable, *own]
 
 
 @contextmanager
@@ -197,7 +190,7 @@ def metrics(port: int) -> dict[str, float]:
 
 
 def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """One client, many, one again; and many against LitServe where that was asked for."""
+    """One client, many, one again."""
     short, long = (2, 4) if options.quick else (10, options.seconds)
     port = free_port()
     with served(leanbayes_command(folder, port, options), port, folder / "server.log") as process:
@@ -213,29 +206,12 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     return {"one client before": before, "50 clients": many, "one client after": after}
 
 
-def contend(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """Many clients against this server and LitServe, in turns, the best round of each."""
-    commands = {"leanbayes": leanbayes_command, "litserve": litserve_command}
-    found: dict[str, Any] = {}
-    for round_number in range(options.repeats):
-        for name, command in commands.items():
-            port = free_port()
-            with served(command(folder, port, options), port, folder / f"{name}.log") as process:
-                load(folder, port, CLIENTS, 2, process)
-                seen = load(folder, port, CLIENTS, 4 if options.quick else 15, process)
-                one = load(folder, port, 1, 2 if options.quick else 8, process)
-                found[f"{name}, 50 clients, round {round_number + 1}"] = seen
-                found[f"{name}, one client, round {round_number + 1}"] = one
-    return found
-
-
 def main() -> None:
     """Measure, print and write."""
     options = parser(__doc__, repeats=1)
     options.add_argument("--seconds", type=float, default=60.0, help="of the load")
     options.add_argument("--workers", type=int, default=2)
     options.add_argument("--max-batch", type=int, default=32)
-    options.add_argument("--contenders", action="store_true", help="also LitServe, into a file of its own")
     options.add_argument("--client", type=Path, help=argparse.SUPPRESS)
     options.add_argument("--port", type=int, help=argparse.SUPPRESS)
     options.add_argument("--clients", type=int, help=argparse.SUPPRESS)
@@ -249,33 +225,19 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         prepare(folder)
-        raw = contend(folder, given) if given.contenders else measure(folder, given)
-    ratios = {}
-    if not given.contenders:
-        one = max((raw["one client before"], raw["one client after"]), key=lambda seen: seen["answers_per_second"])
-        many = raw["50 clients"]
-        ratios["throughput of 50 clients to one"] = many["answers_per_second"] / one["answers_per_second"]
-        ratios["answers per CPU second, 50 clients to one"] = many["answers_per_cpu_second"] / max(
-            raw[name]["answers_per_cpu_second"] for name in ("one client before", "one client after")
-        )
-    else:
-        best = {
-            (server, load): max(
-                (seen for name, seen in raw.items() if name.startswith(f"{server}, {load}")),
-                key=lambda seen: seen["answers_per_second"],
-            )
-            for server in ("leanbayes", "litserve")
-            for load in ("50 clients", "one client")
-        }
-        for load_name in ("50 clients", "one client"):
-            ours, theirs = best["leanbayes", load_name], best["litserve", load_name]
-            for kind in ("answers_per_second", "answers_per_cpu_second"):
-                ratios[f"{load_name}, {kind}, leanbayes to litserve"] = ours[kind] / theirs[kind]
+        raw = measure(folder, given)
+    one = max((raw["one client before"], raw["one client after"]), key=lambda seen: seen["answers_per_second"])
+    many, alone = (
+        raw["50 clients"],
+        [raw[f"one client {when}"]["answers_per_cpu_second"] for when in ("before", "after")],
+    )
+    ratios = {
+        "throughput of 50 clients to one": many["answers_per_second"] / one["answers_per_second"],
+        "answers per CPU second, 50 clients to one": many["answers_per_cpu_second"] / max(alone),
+    }
     settings = {"network": "resnet18_cifar", "width": int(os.environ.get("SERVE_WIDTH", "16")), "samples": SAMPLES}
     settings |= {"method": "MeanField", "workers": given.workers, "max_batch": given.max_batch, "cpus": os.cpu_count()}
     data = result("serve", ratios, raw, **settings)
-    if given.contenders and given.output is None and not given.quick:
-        given.output = HERE / "results" / "serve_contenders.json"
     header = ("", "answers/s", "p50 ms", "p99 ms", "errors", "wrong", "answers per CPU s")
     rows = [
         (
