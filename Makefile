@@ -41,7 +41,7 @@ unit: $(STAMP)
 	@OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 --dist worksteal
 
 extras: $(STAMP)
-	@$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt -e '.[dev,models]'
+	@$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt -e '.[dev,models,trainers,trackers,hub,cluster,tables]'
 	@$(BIN)/pip install --disable-pip-version-check -q --no-deps -r peers.txt
 	@LEANBAYES_REQUIRE_EXTRAS=1 $(BIN)/pytest -m extra
 
