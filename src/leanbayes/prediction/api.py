@@ -106,13 +106,16 @@ def predict(
         checks.refuse("weights" if settle is None else "settle", _NONE_OF_STAGES, settle or weights, PredictionError)
     if staged and estimator == "moments":
         raise PredictionError('estimator: "moments" expects one network, received a cascade; ask one of its stages')
-    how: Any = (seed, chunk, mean_only, estimator, strategy, Accumulator.check_every if settle else None, balanced)
+    how: dict[str, Any] = {
+        "seed": seed, "chunk": chunk, "mean_only": mean_only, "estimator": estimator, "strategy": strategy,
+        "group": Accumulator.check_every if settle else None, "balanced": balanced,
+    }  # fmt: skip
     engine: Engine | OnePass
     if estimator == "moments":
         given = {"mean_only": mean_only, "keep_samples": keep_samples, "settle": settle, "weights": weights}
         engine = one_pass(model, samples, seed, chunk, {**given, "strategy": None if strategy == "auto" else strategy})
     else:
-        engine = Engine(model, samples, *how)
+        engine = Engine(model, samples, **how)
     if weights is not None and isinstance(engine, Engine):
         weights = check_weights(weights, engine.samples, settle)
         engine.asked = engine.samples  # and no more, should a model without random layers turn out to draw
@@ -149,10 +152,17 @@ _NONE_OF_STAGES = "none with a model that decides by itself how much to ask"
 
 
 def _ask(
-    samples: int, how: Any, keep: bool, part: nn.Module, inputs: Any, meaning: Likelihood, begin: int, end: int | None
+    samples: int,
+    how: dict[str, Any],
+    keep: bool,
+    part: nn.Module,
+    inputs: Any,
+    meaning: Likelihood,
+    begin: int,
+    end: int | None,
 ) -> Predictive | None:
     """What a part of a model says, from a sample on; None where no more samples would differ."""
-    engine = Engine(part, end or samples, *how, begin)
+    engine = Engine(part, end or samples, **how, begin=begin)
     return join(_averages(engine, meaning, inputs, keep)) if engine.samples > begin else None
 
 

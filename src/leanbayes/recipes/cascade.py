@@ -66,7 +66,12 @@ TURNS = {"smoke": 2, "cpu": 7, "paper": 7}
 def cells(preset: str) -> Iterator[Cell]:
     """A piece for every network, which makes a row for every stage and every score of the cascade."""
     for one in SETUPS[preset]:
-        also = {"measured": "cascade", "max_loss": MAX_LOSS, "scores": SCORES[preset], "held_out": HELD_OUT[preset]}
+        also: dict[str, Any] = {
+            "measured": "cascade",
+            "max_loss": MAX_LOSS,
+            "scores": SCORES[preset],
+            "held_out": HELD_OUT[preset],
+        }
         also |= {"images": IMAGES[preset], "turns": TURNS[preset]}
         yield network_cell(one.data, one, "all", "stages", partial(measured, one, preset), **also)
 
@@ -88,13 +93,13 @@ def measured(one: NestedTraining, preset: str, model: nn.Module, data: DataSet, 
     whole = cascade.count_macs(inputs[:1])[-1]
     rows: list[dict[str, Any]] = []
     for width, pred, macs in zip(WIDTHS, alone, cascade.stage_macs, strict=True):
-        row = {"method": f"{100 * width:g} % width", "setting": "alone"}
-        rows.append({**row, **quality(pred, targets, alone[-1]), "MACs": macs / whole})
+        found = quality(pred, targets, alone[-1])
+        rows.append({"method": f"{100 * width:g} % width", "setting": "alone", **found, "MACs": macs / whole})
     for score in SCORES[preset]:
         cascade.score = score
         report = cascade.tune(apart, max_loss=MAX_LOSS)
         pred = lb.predict(cascade, inputs)
-        row = {"method": "cascade", "setting": score, **quality(pred, targets, alone[-1])}
+        row: dict[str, Any] = {"method": "cascade", "setting": score, **quality(pred, targets, alone[-1])}
         assert pred.macs is not None
         row |= {"MACs": float(pred.macs.mean()) / whole, "MACs, 95 %": float(pred.macs.quantile(0.95)) / whole}
         rows.append({**row, **shares(pred, report), **times(cascade, inputs[: IMAGES[preset]], TURNS[preset])})
