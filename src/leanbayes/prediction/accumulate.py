@@ -49,6 +49,8 @@ class Accumulator:
 
     def add(self, outputs: Tensor, numbers: list[int]) -> None:
         """More samples, (samples, data, ...), with the number of each."""
+        if not self.seen:
+            _task(self.likelihood, outputs[0])  # refuses outputs by the shape that the network gave them
         size = max(1, self.at_once // max(outputs[0].numel(), 1))
         for first in range(0, len(numbers), size):
             self.add_rows(outputs[first : first + size].flatten(0, 1), numbers[first : first + size])
