@@ -166,9 +166,13 @@ def test_pieces_are_listed_and_run_alone(tmp_path, monkeypatch, run, run_json):
     assert not (tmp_path / "results").exists()
     listed = run_json("reproduce", "toy", "--preset", "cpu", "--list")
     assert [one["seconds"] is None for one in listed] == [True, False, True]
+    part = run_json("reproduce", "toy", "--preset", "cpu", "--only", "*seed 1", "--out", "part.json")
+    assert part["rows"][0]["metrics"]["nll"] == {"mean": 1.0, "std": None, "n": 1}
+    assert part["command"] == "leanbayes reproduce toy --preset cpu --only '*seed 1'"
     for arguments, said in (
         (("toy", "--only", "seed 1"), "--resume"),
         (("toy", "--only", "seed 9", "--resume", "runs"), "--list"),
+        (("toy", "--only", "seed 9", "--resume", "runs", "--out", "none.json"), "--list"),
         (("--list",), "expected the name of a recipe"),
     ):
         code, _, err = run("reproduce", *arguments)

@@ -35,7 +35,7 @@ class Reproduce:
         resume: a folder for finished pieces, so that an interrupted run goes on where it stopped; by default runs,
             unless the preset is smoke.
         only: run the pieces whose names contain this text or match this pattern ("*seed 0"), and no others; the same
-            command without it makes the table. Several of these may run at a time.
+            command without it makes the table, with --out a table of these alone. Several of these may run at a time.
         engine: process runs the pieces here, one after another; ray runs them as tasks on a Ray cluster.
         address: of the cluster, host:port or auto; without it Ray is started on this machine.
         list: list the pieces, and which of them are finished, instead of running them.
@@ -63,7 +63,8 @@ class Reproduce:
             require(package, "all", "leanbayes reproduce")
         if self.only and not self.list and self._folder is None:
             raise ConfigError("--only: expected a folder for the pieces it runs, received none; add --resume FOLDER")
-        if target is not None and not self.only and not self.list:
+        is_table = not self.list and (not self.only or self.out is not None)
+        if target is not None and is_table:
             if self.out is None:
                 target.parent.mkdir(exist_ok=True)
             checks.targets(out=target)
@@ -79,9 +80,11 @@ class Reproduce:
                 folder = folder or Path(stack.enter_context(tempfile.TemporaryDirectory()), self.name)
                 spread(self.name, self.preset, folder, self.address, _tell, self.only)
             experiment, jobs = recipe.load(), Jobs(folder, _tell)
-            if self.list or self.only:
+            if not is_table:
                 return self._pieces(experiment, jobs)
-            result = reproduce(self.name, self.preset, resume=folder, tell=_tell)
+            if not any(piece.matches(self.only) for piece in experiment.pieces(self.preset)):
+                raise self._no_piece()
+            result = reproduce(self.name, self.preset, resume=folder, tell=_tell, only=self.only)
         written = [] if target is None else self._write(result, target, experiment)
         if not self.json:
             print(result_table(result))
@@ -106,7 +109,7 @@ class Reproduce:
         """Run those that are asked for, unless they are only to be listed; returns all of these with their seconds."""
         chosen = [piece for piece in experiment.pieces(self.preset) if piece.matches(self.only)]
         if not chosen:
-            raise ConfigError(f"--only: expected the name of a piece or a pattern, received {self.only!r}; try --list")
+            raise self._no_piece()
         if not self.list:
             experiment.run(self.preset, jobs, self.only)
         found = [{"piece": piece.label, "seconds": jobs.seconds_of(piece.key)} for piece in chosen]
@@ -115,6 +118,9 @@ class Reproduce:
                 done = "to do" if one["seconds"] is None else f"{one['seconds']:.1f} s"
                 print(f"{done:>10}  {one['piece']}")
         return found
+
+    def _no_piece(self) -> ConfigError:
+        return ConfigError(f"--only: expected the name of a piece or a pattern, received {self.only!r}; try --list")
 
     def _write(self, result: dict[str, Any], target: Path, experiment: Experiment) -> Sequence[Path]:
         """Write the result and its figure, if it has one."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
@@ -151,18 +152,25 @@ def grid(*, overrides: Iterable[tuple[Mapping[str, Any], Mapping[str, Any] | Non
 
 
 def reproduce(
-    name: str, preset: str = "smoke", *, resume: Path | None = None, tell: Callable[[str], None] = lambda text: None
+    name: str,
+    preset: str = "smoke",
+    *,
+    resume: Path | None = None,
+    tell: Callable[[str], None] = lambda text: None,
+    only: str = "",
 ) -> dict[str, Any]:
     """Run a recipe; the result has the one shape that documents, reports and checks read.
 
     resume: a folder for finished pieces. tell: called with a line of text as the run goes on.
+    only: the pieces that the result is made of, by a text or pattern; all of them by default.
     """
     chosen, jobs = catalogue.find(name, preset).load(), Jobs(resume, tell)
-    rows = list(chosen.rows(chosen.run(preset, jobs)))
+    measured = [(cell, runs) for cell, runs in chosen.run(preset, jobs, only) if runs or not only]
+    rows = list(chosen.rows(measured))
     return {
         "recipe": name,
         "preset": preset,
-        "command": f"leanbayes reproduce {name} --preset {preset}",
+        "command": f"leanbayes reproduce {name} --preset {preset}" + (f" --only {shlex.quote(only)}" if only else ""),
         "version": __version__,
         "seeds": max([1, *(len(row.runs) for row in rows)]),
         "seconds": round(jobs.seconds, 1),
