@@ -143,3 +143,13 @@ def test_a_server_under_load() -> None:
     assert f"50 clients have {told[0]} the throughput of one, and {told[1]} for the same processor time" in text
     assert f"Batches held {many['data_per_batch']:.1f} images" in text
     assert f"was {many['largest_gap']:.1e}".replace("e-0", "e-") in text
+
+
+@pytest.mark.parametrize(("page", "last"), [("cascade", "MACs"), ("distill", "AUROC, entropy")])
+def test_cheap_predictions(page: str, last: str) -> None:
+    found = by_method(f"results/{'student' if page == 'distill' else page}.cpu.json")
+    names = {"accuracy": 4, "nll": 3, "ece": 3, last: 3}
+    table = rows(f"docs/deploy/{page}.md", "| | accuracy | NLL")
+    assert {row[0] for row in table} == found.keys()
+    for method, *cells in table:
+        assert cells[: len(names)] == [spread(found[method][name], digits) for name, digits in names.items()], method
