@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from .. import batches, checks
 from ..convert import record
 from ..convert.apply import bayesianize_, restore_
-from ..errors import ConfigError, DataError
+from ..errors import ConfigError, ConversionError, DataError
 from ..eval_mode import undisturbed
 from ..likelihoods import Classification, Dirichlet, Likelihood, Regression
 from ..method import Method
@@ -93,6 +93,7 @@ def distill(
     samples, seed = checks.whole_number("samples", samples, at_least=1 if loss == "kd" else 2), checks.seed(seed)
     if not isinstance(cache, Predictive):
         checks.flag("cache", cache)
+    checks.number("width", width, above=0, at_most=1, error=ConversionError)
     objective = Objective(loss, MMD(kernel, bandwidths, degree), checks.number("temperature", temperature, above=0))
     if last_layer is not None:
         checks.instance("last_layer", last_layer, Method, "a method such as lb.MeanField()")

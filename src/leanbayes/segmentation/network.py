@@ -64,7 +64,7 @@ class ProbabilisticUNet(SeesTargets):
         checks.module("trunk", trunk)
         sizes = _checked(latents, shape)
         channels, norm = check_options("", widths, norm)
-        self.num_classes = checks.whole_number("num_classes", num_classes)
+        self.num_classes = _classes(num_classes)
         checks.whole_number("layers", layers, at_least=2)
         self.shape, self.latents, self.labelling = tuple(sizes), latents, Segmentation(ignore_index)
         like = next((p for p in trunk.parameters()), torch.zeros(()))
@@ -122,6 +122,14 @@ class ProbabilisticUNet(SeesTargets):
         return f"shape={self.shape}, num_classes={self.num_classes}, latents={self.latents}"
 
 
+MOST_CLASSES = 2**16
+"""Each is a channel of the network that sees the masks: more would be refused for want of memory, half-way."""
+
+
+def _classes(value: int) -> int:
+    return checks.whole_number("num_classes", checks.whole_number("num_classes", value), at_most=MOST_CLASSES)
+
+
 def probabilistic_unet(
     latents: Latents,
     shape: tuple[int, int, int] = (1, 64, 64),
@@ -138,7 +146,7 @@ def probabilistic_unet(
     torch.Size([3, 2, 16, 16])
     """
     channels = _checked(latents, shape)[0]  # before anything is drawn
-    checks.whole_number("num_classes", num_classes)
+    _classes(num_classes)
     trunk = unet(None, in_channels=channels, widths=widths, norm=norm)
     return ProbabilisticUNet(trunk, latents, shape=shape, num_classes=num_classes, widths=widths, norm=norm)
 
