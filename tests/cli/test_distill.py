@@ -46,7 +46,7 @@ def test_another_network_is_taught(teacher, tmp_path, run_json):
     [
         (("--student", "nope"), "received 'nope'"),
         (("--options", "width=3"), "--options: expected --student beside it"),
-        (("--width", "2"), "fraction: expected"),
+        (("--width", "2"), "width: expected"),
         (("--samples", "0"), "--samples: expected a whole number of at least 1"),
         (("--loss", "mse"), "mse"),
         (("--data", "not-digits/letters"), "not-digits/letters: expected parts= of test, which it has"),
