@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping, Sized
 from functools import partial
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -20,9 +20,11 @@ from ..likelihoods import Likelihood, likelihood
 from ..training.guard import dtypes_explained
 from .accumulate import Accumulator, check_weights
 from .engine import Engine
-from .moments import OnePass, one_gaussian, one_pass
 from .phase_transition import warn_if_past
 from .predictive import Predictive, join
+
+if TYPE_CHECKING:
+    from .moments import OnePass
 
 
 def predict(
@@ -112,6 +114,8 @@ def predict(
     }  # fmt: skip
     engine: Engine | OnePass
     if estimator == "moments":
+        from .moments import one_pass  # its rules take a while to load
+
         given = {"mean_only": mean_only, "keep_samples": keep_samples, "settle": settle, "weights": weights}
         engine = one_pass(model, samples, seed, chunk, {**given, "strategy": None if strategy == "auto" else strategy})
     else:
@@ -200,7 +204,12 @@ def _average(
         total.add(group, numbers)
         if settle is not None and total.settled:
             break
-    return one_gaussian(total.result(engine.used))
+    result = total.result(engine.used)
+    if isinstance(engine, Engine):
+        return result
+    from .moments import one_gaussian
+
+    return one_gaussian(result)
 
 
 def resolve_task(model: nn.Module, task: Any) -> Likelihood:
