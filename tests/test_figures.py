@@ -153,3 +153,20 @@ def test_cheap_predictions(page: str, last: str) -> None:
     assert {row[0] for row in table} == found.keys()
     for method, *cells in table:
         assert cells[: len(names)] == [spread(found[method][name], digits) for name, digits in names.items()], method
+
+
+def test_one_pass() -> None:
+    found = {(row["method"], row["setting"]): row["metrics"] for row in load("results/one-pass.cpu.json")["rows"]}
+    names = {
+        "nll": 3,
+        "ece": 3,
+        "AUROC, entropy": 3,
+        "AUROC, mutual information": 3,
+        "variance, logits": 2,
+        "x plain": 1,
+    }
+    table = rows("docs/guide/one-pass.md", "| posterior | | NLL")
+    assert {tuple(row[:2]) for row in table} == found.keys()
+    for method, setting, *cells in table:
+        values = {name: found[method, setting].get(name, {"mean": None}) for name in names}
+        assert cells == ["" if v["mean"] is None else spread(v, names[n]) for n, v in values.items()], (method, setting)
