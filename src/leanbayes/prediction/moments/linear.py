@@ -164,7 +164,8 @@ def _covariance(x: Moments, w: Weight, mean: Tensor, variance: Tensor) -> Callab
 
     def compute() -> Tensor:
         found = torch.matmul(x.variance.unsqueeze(1) * w.mean, w.mean.mT)
-        return torch.diagonal_scatter(found, variance, dim1=1, dim2=2)
+        own = torch.eye(found.shape[1], dtype=torch.bool, device=found.device)
+        return torch.where(own, variance.unsqueeze(2), found)
 
     return compute
 
