@@ -11,7 +11,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
 from .. import batches, files
@@ -269,8 +269,7 @@ class Run:
 
     def _forward(self, inputs: Any, targets: Any = None) -> Any:
         """A forward pass past DDP, whose synchronisation would wait for processes that have fewer batches."""
-        with self.fabric.autocast():
-            return batches.call(self.job.model, self.fabric.strategy.precision.convert_input(inputs), targets)
+        return in_precision(self.fabric, self.job.model, inputs, targets)
 
     def _schedule(self, row: dict[str, Any] | None) -> None:
         if isinstance(self.job.scheduler, ReduceLROnPlateau):
@@ -278,3 +277,9 @@ class Run:
             self.job.scheduler.step(row.get("val_nll", row["loss"]))
         else:
             self.job.scheduler.step()
+
+
+def in_precision(fabric: Fabric, model: nn.Module, inputs: Any, targets: Any = None) -> Any:
+    """A forward pass in the precision of a run."""
+    with fabric.autocast():
+        return batches.call(model, fabric.strategy.precision.convert_input(inputs), targets)
