@@ -37,6 +37,7 @@ _SUMMARIES = {
     "baselines": "all methods on one network, beside a plain one: accuracy, calibration, out-of-domain",
     "bn-statistics": "nested posteriors, appendix C.2: BatchNorm statistics at a width from few images or all",
     "cascade": "the widths of a nested network as a cascade: accuracy, calibration, MACs and time beside the whole",
+    "cifar10": "all families from one trained network, a narrow ResNet-18 on CIFAR-10: quality, shifts, size and time",
     "defaults":
         "every method with nothing but its defaults on trained networks, beside the same training without Bayes",
     "hvae-depth": "ordered latents, section 6.2.2: the depth of a hierarchical VAE by the mode of its posterior",
