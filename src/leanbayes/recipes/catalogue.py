@@ -45,6 +45,8 @@ _SUMMARIES = {
         "nested posteriors, table 2: the smallest BN3, sparse variational dropout, averages over widths",
     "lung-segmentation":
         "nested posteriors and ordered latents, table 8: samples of U-Nets beside the masks of four experts (LIDC)",
+    "nested-ablation":
+        "nested posteriors: learned or uniform tails, with and without noise, decay, shared draws, drawn widths",
     "nested-cost": "nested posteriors, table 3: time of a training step and of a prediction beside IBNN and FN3",
     "nested-tails": "nested posteriors, figure 1: learned tail probabilities by layer",
     "nested-widths":
