@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from .law import Draws, Law, Moments, Pending
+from .law import Draws, Moments
 from .rules import EARLY, FUNCTIONS, NoRule, NotCarried
+from .waiting import Affine, Law, Pending
 
 if TYPE_CHECKING:
     from .walk import Walk
@@ -94,8 +95,7 @@ def _by_rule(walk: Walk, name: str, in_place: bool, carried: list[Carried], args
     found = FUNCTIONS.get(name)
     if found is None:
         raise NoRule("it has no rule")
-    if name not in EARLY:
-        settle(carried)
+    settle(carried, EARLY.get(name, ()))
     kwargs = {key: value for key, value in kwargs.items() if key != "inplace"}
     try:
         said = found(*tree_map(_law, args), **tree_map(_law, kwargs))
@@ -114,7 +114,7 @@ def _write(x: Carried, law: Law) -> None:
     if not x.is_view:
         x.law = law
         return
-    law = law.done() if isinstance(law, Pending) else law
+    law = law.done() if isinstance(law, (Affine, Pending)) else law
     assert isinstance(x.law, Moments)
     assert isinstance(law, Moments)
     x.law.mean.copy_(law.mean)
@@ -157,17 +157,17 @@ def joined(walk: Walk, results: list[Any], name: str, is_view: bool = False) -> 
 
 def wrapped(walk: Walk, said: Any, is_view: bool = False) -> Any:
     """Moments as tensors that a model can go on with."""
-    if isinstance(said, (Moments, Pending, Draws)):
+    if isinstance(said, (Moments, Affine, Pending, Draws)):
         return Carried(said, walk, is_view)
     if isinstance(said, (tuple, list)):
         return type(said)(wrapped(walk, one, is_view) for one in said)
     return said
 
 
-def settle(carried: list[Carried]) -> None:
-    """Do what waits."""
+def settle(carried: list[Carried], but: tuple[type, ...] = ()) -> None:
+    """Do what waits, but for these kinds."""
     for x in carried:
-        if isinstance(x.law, Pending):
+        if isinstance(x.law, (Affine, Pending)) and not isinstance(x.law, but):
             x.law = x.law.done()
 
 

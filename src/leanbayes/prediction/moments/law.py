@@ -54,34 +54,10 @@ class Moments:
 
 
 @dataclass
-class Pending:
-    """An operation that waits: a rectifier lets the max pooling that follows it come first.
-
-    Both are monotone, so that the result is the same; but the maximum is then of Gaussians, which its formula assumes,
-    and fewer numbers are left to rectify.
-    """
-
-    source: Moments
-    rule: Callable[[Moments], Moments]
-
-    @property
-    def mean(self) -> Tensor:
-        """Has the shape, dtype and device of the result."""
-        return self.source.mean
-
-    def done(self) -> Moments:
-        """The result."""
-        return self.rule(self.source)
-
-
-@dataclass
 class Draws:
     """Values in every one of S samples, (S, batch, ...)."""
 
     values: Tensor
-
-
-Law = Moments | Pending | Draws
 
 
 ROWS = 4
