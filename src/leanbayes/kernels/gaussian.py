@@ -12,7 +12,9 @@ import torch
 from torch import Tensor
 
 from . import library
+from .buffers import empty
 from .checks import expect
+from .library import call
 
 
 @dataclass(frozen=True)
@@ -75,10 +77,10 @@ def rectify(x: Terms, slope: float = 0.0, sums: bool = False) -> tuple[Tensor, T
     of factor x, of that of the other term, of (mean derivative)^2 times both, and of the resulting variance.
     """
     x.check()
-    mean, variance = torch.empty_like(x.mean), torch.empty_like(x.mean)
+    mean, variance = empty(x.mean.shape), empty(x.mean.shape)
     found = x.mean.new_empty(*x.mean.shape[:2], 4) if sums else None
     terms = (x.mean, x.variance, x.factor, x.shift, x.other_mean, x.other_variance)
-    library.call("leanbayes_rectify", list(x.numbers()), *terms, float(slope), mean, variance, found)
+    call("leanbayes_rectify", list(x.numbers()), *terms, float(slope), mean, variance, found)
     return mean, variance, found
 
 
@@ -108,9 +110,29 @@ def largest(x: Terms, rows: Window, columns: Window, near: Tensor | None = None)
     if near is not None:
         expect(near, tuple(x.mean.shape[:2]), "a correlation for every channel")
         near = near.contiguous()
-    mean, variance = (x.mean.new_empty(*x.mean.shape[:2], rows.count, columns.count) for _ in range(2))
+    mean, variance = (empty((*x.mean.shape[:2], rows.count, columns.count)) for _ in range(2))
     planes = [x.mean.shape[:2].numel(), x.mean.shape[1]]
     numbers = [*planes, *rows.numbers(), *columns.numbers()]
     given = (x.mean, x.variance, x.factor, x.shift, near)
-    library.call("leanbayes_pool_moments", numbers, *given, mean, variance)
+    call("leanbayes_pool_moments", numbers, *given, mean, variance)
     return mean, variance
+
+
+def spread(x: Terms, step: int, near: Tensor | None, beside: bool) -> tuple[Tensor, Tensor]:
+    """What the variance of a convolution is made of: E[x^2] and the variance, times 1 - near.
+
+    step: how far neighbours are apart, in the last dimension. near: (batch, channels). beside: whether the two are
+    channels of one tensor (batch, 2 * channels, ...) or the first and the second half of (2, batch, channels, ...).
+    The second result has averages over positions, (4, batch, channels): of m, of m^2, of the variance, and of m(p) m(q)
+    over neighbours (the square of the first where there are none).
+    """
+    x.check()
+    shape = x.mean.shape
+    if near is not None:
+        expect(near, tuple(shape[:2]), "a correlation for every channel")
+        near = near.contiguous()
+    both = empty((shape[0], 2 * shape[1], *shape[2:]) if beside else (2, *shape))
+    averages = x.mean.new_empty(4, *shape[:2])
+    numbers = [shape[:2].numel(), shape[1], shape[2:].numel(), shape[-1], step]
+    call("leanbayes_spread", numbers, x.mean, x.variance, near, int(beside), both, averages)
+    return both, averages

@@ -25,6 +25,7 @@ INTERFACE = 4
 FUNCTIONS = (
     "plan", "forward", "backward", "block", "unblock", "moments", "finish", "norm_gradients", "norm_input", "pool",
     "pool_backward", "perturb", "rectify", "pool_moments",
+    "spread",
 )  # fmt: skip
 """What `call` calls, with leanbayes_ in front."""
 # as enumerated in native/arguments.h

@@ -174,3 +174,35 @@ static void NAME(pool_moments)(const windows *s, const terms *x, const float *r,
     memcpy(v + plane * out, v_at, sizeof(float) * (size_t)out);
   }
 }
+
+/* What the variance of a convolution's output is made of, E[x^2] and v (1 - near), the latter without what neighbours vary
+ * together; and averages over the positions of a plane: of m, m^2, v, and of m(p) m(q) for q `step` behind p in a row of `width`.
+ * beside: whether the two are neighbours in each datum (batch, 2, channels, ...) or all of one come first. */
+static void NAME(spread)(const planes *n, int64_t width, int64_t step, const float *mean, const float *variance,
+                         const float *near, int beside, float *both, float *averages) {
+  const int64_t size = n->positions, pairs = width > step ? size / width * (width - step) : 0;
+#pragma omp parallel for schedule(static) if (n->count * size > 1 << 14)
+  for (int64_t plane = 0; plane < n->count; plane++) {
+    const float *m = mean + plane * size, *v = variance + plane * size, rest = near ? 1.0f - near[plane] : 1.0f;
+    const int64_t datum = plane / n->channels, to = beside ? plane + datum * n->channels : plane;
+    float *square = both + to * size, *own_part = square + (beside ? n->channels : n->count) * size;
+    float first = 0.0f, second = 0.0f, third = 0.0f, product = 0.0f;
+#pragma omp simd reduction(+ : first, second, third)
+    for (int64_t i = 0; i < size; i++) {
+      const float power = m[i] * m[i];
+      square[i] = power + v[i];
+      own_part[i] = v[i] * rest;
+      first += m[i];
+      second += power;
+      third += v[i];
+    }
+    for (int64_t row = 0; pairs && row < size; row += width)
+#pragma omp simd reduction(+ : product)
+      for (int64_t i = row; i < row + width - step; i++) product += m[i] * m[i + step];
+    const float share = 1.0f / (float)size, average = first * share;
+    averages[plane] = average;
+    averages[plane + n->count] = second * share;
+    averages[plane + 2 * n->count] = third * share;
+    averages[plane + 3 * n->count] = pairs ? product / (float)pairs : average * average;
+  }
+}

@@ -237,3 +237,19 @@ int64_t leanbayes_pool_moments(const argument *list, int64_t length) {
   CALL(pool_moments, &s, &x, near, y, v, work, room);
   return done(&c);
 }
+
+/* sizes, mean, variance, near, beside, both, averages: see spread. sizes: planes, channels, positions, width, step. */
+int64_t leanbayes_spread(const argument *list, int64_t length) {
+  call c = opened(list, length);
+  planes n;
+  const int64_t *sizes = elements(&c, INT64, 5);
+  if (c.error || !planes_of(&c, sizes[0], sizes[1], sizes[2], &n)) return c.error;
+  const int64_t all = n.count * n.positions, width = sizes[3], step = sizes[4];
+  if (width < 1 || width > n.positions || n.positions % width || step < 1) { refuse(&c, SHAPE); return c.error; }
+  const float *mean = floats(&c, all), *variance = floats(&c, all), *near = floats_or_null(&c, n.count);
+  const int beside = (int)integer(&c, 0, 1);
+  float *both = floats(&c, 2 * all), *averages = floats(&c, 4 * n.count);
+  if (!complete(&c)) return c.error;
+  CALL(spread, &n, width, step, mean, variance, near, beside, both, averages);
+  return done(&c);
+}

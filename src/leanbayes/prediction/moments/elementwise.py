@@ -20,7 +20,7 @@ from torch import Tensor
 
 from ...kernels import gaussian
 from ...kernels.gaussian import Terms
-from .law import Moments, some_rows
+from .law import Moments
 from .rules import NoRule, rule
 from .waiting import Affine, Pending, computed, mixed
 
@@ -90,8 +90,8 @@ def left(x: Moments, gain: Tensor, variance: Tensor) -> Tensor | None:
     if x.share is None:
         return None
     dims = tuple(range(2, x.mean.ndim))
-    total = some_rows(variance).mean(dims, keepdim=True).clamp_min(torch.finfo(variance.dtype).tiny)
-    first = ((some_rows(gain).square() * some_rows(x.variance)).mean(dims, keepdim=True) / total).clamp(0, 1)
+    total = variance.mean(dims, keepdim=True).clamp_min(torch.finfo(variance.dtype).tiny)
+    first = ((gain.square() * x.variance).mean(dims, keepdim=True) / total).clamp(0, 1)
     return x.share * (first + (1 - first) * x.share)
 
 

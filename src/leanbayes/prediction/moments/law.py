@@ -58,19 +58,3 @@ class Draws:
     """Values in every one of S samples, (S, batch, ...)."""
 
     values: Tensor
-
-
-ROWS = 4
-"""Rows of an image that averages over its positions look at."""
-
-
-def some_rows(x: Tensor) -> Tensor:
-    """A few rows of images (batch, channels, ..., rows, columns), for averages that need not be exact.
-
-    >>> some_rows(torch.zeros(1, 1, 28, 28)).shape
-    torch.Size([1, 1, 4, 28])
-    """
-    if x.ndim < 4 or x.shape[-2] <= ROWS:
-        return x
-    step = x.shape[-2] // ROWS
-    return x[..., step // 2 :: step, :][..., :ROWS, :]
