@@ -36,6 +36,7 @@ from ..results import Measured, Metrics
 from ..training import Training, trained_network
 
 COUNTS = (1, 4, 8, 16)  # samples, as in table 8
+HARD: dict[str, Any] = {"hard": True, "final_temperature": None}  # straight-through masks
 
 
 @dataclass(frozen=True)
@@ -150,8 +151,8 @@ class Setup:
         )
         ensemble = lb.Ensemble(members=self.members, init="fresh")
         return {
-            "VND-PUNet": replace(base, latents=lb.OrderedLatents(self.size, floor=0.3)),
-            "ND-PUNet": replace(base, latents=lb.OrderedLatents(self.size, tails="uniform")),
+            "VND-PUNet": replace(base, latents=lb.OrderedLatents(self.size, floor=0.3, **HARD)),
+            "ND-PUNet": replace(base, latents=lb.OrderedLatents(self.size, "uniform", floor=0.0, **HARD)),
             "P-UNet": replace(base, latents=lb.GaussianLatents(self.size)),
             "D-UNet": self.dropout(self.rates[0]),
             "BN3": replace(base, methods={"*": nested}, kl_weight=0.1),
