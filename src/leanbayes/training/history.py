@@ -13,7 +13,7 @@ from typing import Any
 from .. import checks
 from ..errors import ArtifactError, LeanBayesWarning
 from ..files import write_text
-from .noise import Tuning
+from .noise_trials import Tuning
 from .trackers import Tracker, Trackers
 
 
