@@ -105,7 +105,7 @@ def start_noise(run: Run, count: int = 16) -> None:
     """
     meaning = run.job.elbo.likelihood
     if isinstance(meaning, Regression) and meaning.starts_at_residuals:
-        with _unread(run, run.feed):
+        with _unread(run, run.feed), run.job.parameters.whole():
             together = partial(processes.total_of, run.fabric)
             found = run.validate(itertools.islice(run.feed.epoch(0), count), 1, together)
         if math.isfinite(found["val_rmse"]):
@@ -129,7 +129,7 @@ def check_validation(run: Run) -> None:
             names.extend(run.validate(seen, samples=1))
 
     if (val := run.val) is not None:
-        with _unread(run, val):
+        with _unread(run, val), run.job.parameters.whole():
             processes.together(run.fabric, lambda: check(val))
     check_monitors(run.job.callbacks, names)
 
