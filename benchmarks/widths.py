@@ -1,9 +1,9 @@
 """How much faster a network is at a quarter of its width: what `extract` makes of a nested network, one image and 64.
 
 Every network becomes nested, is cut to a quarter of its channels and to all of them, with BatchNorm folded into
-convolutions, and the two run in turns. Ratios are the narrow network's time over the wide one's: the minima of all rounds, and the
-median over rounds. "MACs": of the narrow network, as a share. At a quarter of the channels arithmetic is about 1/16;
-what one image takes beyond that is dispatch, which is the same for both.
+convolutions, and the two run in turns. Ratios are the narrow network's time over the wide one's: the minima of all
+rounds, and the median over rounds. "MACs": of the narrow network, as a share. At a quarter of the channels arithmetic
+is about 1/16; what one image takes beyond that is dispatch, which is the same for both.
 
     python benchmarks/widths.py --threads 1
 """
