@@ -82,8 +82,8 @@ class FineTuning(OneCycle):
             super().convert_(model)
 
     def fit_options(self, data: DataSet) -> dict[str, Any]:
-        """The schedule, and what `fit` does by default."""
-        return {**super().fit_options(data), "kl_weight": None, "recalibrate": True}
+        """The schedule, and what `fit` does by default: held-out images choose how much noise there is."""
+        return {**super().fit_options(data), "kl_weight": None, "recalibrate": True, "val": data.val}
 
     def network_of(self, jobs: Jobs, seed: int, data: DataSet) -> nn.Module:
         """The network, trained on now, or read back."""
