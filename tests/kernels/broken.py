@@ -7,10 +7,11 @@ import random
 from unittest import mock
 
 import torch
+from tests.kernels import gaussian_cases
 from tests.kernels.cases import batch_of, convolution, nonzeros_of
 
 from leanbayes.errors import LeanBayesError
-from leanbayes.kernels import layout, library, norm, plan as plans, sparse
+from leanbayes.kernels import gaussian, layout, library, norm, plan as plans, sparse
 from leanbayes.kernels.buffers import empty
 from leanbayes.kernels.geometry import Geometry
 
@@ -66,6 +67,8 @@ def working_calls(rng):
     record("leanbayes_pool", p.numbers(batch), x, pooled, won, 0)
     record("leanbayes_pool_backward", p.numbers(batch), pooled, won, empty(x.shape))
     record("leanbayes_perturb", mu, sigma, mu.clone(), mu.clone(), 7)
+    with mock.patch.object(gaussian, "call", record):
+        gaussian_cases.calls(rng)
     return calls
 
 

@@ -9,6 +9,7 @@ import random
 
 import torch
 import torch.nn.functional as F
+from tests.kernels.gaussian_cases import largest, rectified, spread
 from tests.kernels.reference import close, doubled
 
 from leanbayes.kernels import geometry, layout, library, norm, sparse
@@ -35,7 +36,7 @@ def valid(seed):
     level, threads = native.leanbayes_level(-1), torch.get_num_threads()
     native.leanbayes_level(rng.choice(levels()))
     torch.set_num_threads(rng.choice([1, 1, 2]))
-    kind = rng.choice([operation, operation, operation, chain, pool, blocks, perturbed])
+    kind = rng.choice([operation, operation, operation, chain, pool, blocks, perturbed, rectified, largest, spread])
     try:
         kind(rng)
     finally:
