@@ -66,6 +66,11 @@ def working_calls(rng):
     record("leanbayes_pool", p.numbers(batch), x, pooled, won, 0)
     record("leanbayes_pool_backward", p.numbers(batch), pooled, won, empty(x.shape))
     record("leanbayes_perturb", mu, sigma, mu.clone(), mu.clone(), 7)
+    form, rows = rng.randint(0, 3), rng.choice([n for n in (1, 2, len(mu)) if len(mu) % n == 0])
+    record("leanbayes_divergence", form, 0, 0.0, 1.0, rows, mu, sigma, torch.empty(rows))
+    record(
+        "leanbayes_divergence_gradients", form, 0, 0.0, 1.0, rows, mu, sigma, torch.empty(rows), mu.clone(), mu.clone()
+    )
     return calls
 
 
