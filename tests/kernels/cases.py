@@ -9,6 +9,7 @@ import random
 
 import torch
 import torch.nn.functional as F
+from tests.kernels.gaussian_cases import largest, rectified, spread
 from tests.kernels.reference import close, doubled
 
 from leanbayes.kernels import geometry, layout, library, norm, sparse
@@ -38,7 +39,8 @@ def valid(seed):
     level, threads = native.leanbayes_level(-1), torch.get_num_threads()
     native.leanbayes_level(rng.choice(levels()))
     torch.set_num_threads(rng.choice([1, 1, 2]))
-    kind = rng.choice([operation, operation, operation, chain, pool, blocks, perturbed, divergence])
+    kinds = [operation, operation, operation, chain, pool, blocks, perturbed, rectified, largest, spread, divergence]
+    kind = rng.choice(kinds)
     try:
         kind(rng)
     finally:

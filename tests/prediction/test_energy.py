@@ -78,3 +78,8 @@ def test_half_precision_does_not_overflow():
         model.bias.zero_()
     pred = lb.predict(model, torch.ones(1, 1).half(), task="classification")
     assert pred.energy.item() == pytest.approx(-6e4, rel=1e-3)
+
+
+def test_two_classes_are_added_as_many_are() -> None:
+    logits = torch.tensor([[1e4, -1e4], [0.0, 1.0], [-torch.inf, 2.0], [-torch.inf, -torch.inf], [3e38, 3e38]])
+    torch.testing.assert_close(Classification().energy(logits), -logits.logsumexp(1))

@@ -24,6 +24,13 @@ def regressor(noise="heteroscedastic", outputs=4, settle=None, n=6):
     return lb.predict(model, x, samples=24, task=Regression(noise, std=0.3), settle=settle)
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_entropy_is_that_of_torch(dtype):
+    small = torch.finfo(dtype).tiny
+    given = torch.tensor([[0.0, 1.0], [small / 4, 1.0], [small, 1.0], [1e-8, 1 - 1e-8], [0.3, 0.7]], dtype=dtype)
+    assert torch.allclose(entropy(given), torch.special.entr(given).sum(1), atol=1e-12, rtol=1e-6)
+
+
 def test_entropy_splits_into_aleatoric_and_mutual_information():
     pred = classifier()
     each = entropy(pred.samples, dim=2)

@@ -11,13 +11,15 @@ from torch import nn
 
 import leanbayes as lb
 from leanbayes.convert import record
-from leanbayes.data import load
+from leanbayes.data import DataSet, load
 from leanbayes.data.dataset import Part
 from leanbayes.likelihoods import Segmentation
 from leanbayes.recipes.catalogue import find
 from leanbayes.recipes.jobs import Jobs
+from leanbayes.recipes.segmentation import networks
 from leanbayes.recipes.segmentation.lung_segmentation import PAPER, SETUPS
 from leanbayes.recipes.segmentation.networks import compared, interval, measured, some
+from leanbayes.recipes.training import Training
 
 
 def test_all_models_see_the_same_slices_for_as_many_steps() -> None:
@@ -55,6 +57,46 @@ def test_rows_of_lengths_and_widths_have_the_names_of_the_paper(tmp_path: Path) 
     assert [row["GED"] for row in again] == [row["GED"] for row in rows]
     names = {row["method"] for row in measured(replace(setup, widths=(0.46, 1.0)), "BN3", jobs, 0)["rows"]}
     assert names == {"46%-BN3", "100%-BN3"} <= set(PAPER)
+
+
+def test_the_rate_of_dropout_is_the_best_one_on_validation_patients(monkeypatch: pytest.MonkeyPatch) -> None:
+    setup = SETUPS["smoke"]
+    data = setup.training.load()
+    trained = {setup.dropout(rate).key(0)["methods"]["down.1.*"]: rate for rate in setup.rates}
+
+    def network(jobs: Jobs, training: Training, seed: int, given: object) -> float:
+        return trained[training.key(seed)["methods"]["down.1.*"]]
+
+    def said(setup: object, rate: float, given: DataSet, *rest: object) -> list[dict[str, float]]:
+        assert not set(given.test.groups.tolist()) & set(data.test.groups.tolist() + data.train.groups.tolist())
+        return [{"GED, unbiased": {0.1: 0.5, 0.3: 0.2, 0.5: 0.4}[rate]}]
+
+    monkeypatch.setattr(networks, "trained_network", network)
+    monkeypatch.setattr(networks, "compared", said)
+    training, tried = networks.tuned(setup, Jobs(None), 0, data)
+    assert training == setup.dropout(0.3)
+    assert tried == {
+        "rate": 0.3,
+        **{f"GED, unbiased, validation, rate {r}": v for r, v in ((0.1, 0.5), (0.3, 0.2), (0.5, 0.4))},
+    }
+
+
+class Noisy(nn.Module):
+    """The same output for every image of a call, drawn anew by each sample."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        drawn = torch.randn(1, 2, *x.shape[2:])
+        return 5 * drawn.expand(len(x), -1, -1, -1)
+
+
+def test_each_patient_has_draws_of_its_own() -> None:
+    data, model = load("blobs"), Noisy()
+    masks = data.test.tensors[1]
+    same = torch.arange(2)[:, None].expand(-1, 3).flatten()  # two patients with three slices each
+    part = Part(data.test.tensors[0][:1].expand(6, -1, -1, -1), masks[:1].expand(6, -1, -1, -1), groups=same)
+    record.ensure(model).likelihood = Segmentation().to_dict()
+    found = compared(SETUPS["smoke"], model, replace(data, parts={"test": part}), 0, all_said=False)
+    assert found[-1]["GED, unbiased, low"] < found[-1]["GED, unbiased, high"]  # the images are all the same
 
 
 class Copy(nn.Module):

@@ -95,6 +95,18 @@ def test_the_first_convolution_is_that_of_maps_and_code_side_by_side() -> None:
     torch.testing.assert_close(model._logits(model.of_maps(maps), code), whole)
 
 
+def test_without_gradients_maps_and_codes_are_put_together_piece_by_piece(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = small()
+    maps, code = torch.randn(5, 4, 6, 6), torch.randn(5, 4)
+    whole = model._logits(maps, code)
+    monkeypatch.setattr("leanbayes.segmentation.network.PIECE", 2 * maps[0].numel())
+    calls: list[int] = []
+    model.combine.register_forward_hook(lambda module, args, output: calls.append(len(output)))
+    with torch.no_grad():
+        torch.testing.assert_close(model._logits(maps, code), whole)
+    assert calls == [2, 2, 1]
+
+
 def test_lengths_are_a_choice_at_run_time() -> None:
     model, (x, _) = small().eval(), data()
     code = model.code

@@ -224,6 +224,8 @@ def _verbs() -> list[Target]:
                "model"),
         Target("recalibrate_", lb.recalibrate_, {"loader": LABELLED, "at": several("samples"), "data": several(8),
                "passes": several(1), "momentum": several(None, 0.1), "seed": SEED}, ("loader",), 3, "model"),
+        Target("tune_noise_", lb.tune_noise_, {"val": LABELLED, "train": several(None), "task": TASK,
+               "samples": SAMPLES, "batch_size": several(4), "seed": SEED}, ("val", "task", "samples"), 2, "model"),
         Target("fit_weights", fit_weights, {"data": LABELLED, "samples": SAMPLES, "seed": SEED, "task": TASK},
                ("data", "samples", "task"), 1, "model"),
         Target("evaluate_each", lb.evaluate_each, {"loader": LABELLED, "samples": several(2, (1, 2)), "task": TASK,

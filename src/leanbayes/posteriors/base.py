@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
@@ -97,6 +97,10 @@ class Posterior(Site):
 
     def log_scale(self) -> Tensor | None:
         """The logarithm of the spread that `scales` set (log sigma, log sqrt(alpha)); None where nothing sets it."""
+        return None
+
+    def scale_noise_(self, factor: float) -> Callable[[], None] | None:
+        """Multiply the spread about the mean; returns what puts it back, or None where there is nothing to multiply."""
         return None
 
     def snr(self) -> Tensor:
@@ -228,3 +232,20 @@ def mean_parameter(w: Tensor, requires_grad: bool | None) -> nn.Parameter:
     """A copy of w as the parameter of a mean, with its device and dtype; requires_grad None keeps its flag too."""
     check_floating(w)
     return nn.Parameter(w.detach().clone(), w.requires_grad if requires_grad is None else requires_grad)
+
+
+def exchanged(values: Mapping[nn.Parameter, Tensor]) -> Callable[[], None]:
+    """Give parameters these values; returns a function that puts back those that they had."""
+    before = {p: p.detach().clone() for p in values}
+
+    def put_back() -> None:
+        _assign(before)
+
+    _assign(values)
+    return put_back
+
+
+@torch.no_grad()
+def _assign(values: Mapping[nn.Parameter, Tensor]) -> None:
+    for p, value in values.items():
+        p.copy_(value)

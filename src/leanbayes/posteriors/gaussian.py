@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar, Self
 
 import torch
@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ..errors import ConfigError
 from ..sampling import draw
-from .base import FactorisedGaussian, as_parameter, mean_parameter, product
-from .scale import log_std_from_rho, rho_like, std_from_rho
+from .base import FactorisedGaussian, as_parameter, exchanged, mean_parameter, product
+from .scale import log_std_from_rho, rho_like, scaled_rho, std_from_rho
 
 
 class Gaussian(FactorisedGaussian):
@@ -61,6 +61,10 @@ class Gaussian(FactorisedGaussian):
     def log_scale(self) -> Tensor:
         """log std."""
         return log_std_from_rho(self.rho)
+
+    def scale_noise_(self, factor: float) -> Callable[[], None]:
+        """Multiply sigma."""
+        return exchanged({self.rho: scaled_rho(self.rho, factor)})
 
 
 class ZeroMeanGaussian(FactorisedGaussian):

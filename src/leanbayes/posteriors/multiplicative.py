@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import ClassVar, Literal, Self, get_args
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from ..errors import ConfigError
 from ..sampling import draw
-from .base import FactorisedGaussian, as_parameter, mean_parameter, padded_shape, product
+from .base import FactorisedGaussian, as_parameter, exchanged, mean_parameter, padded_shape, product
 
 Granularity = Literal["weight", "neuron", "layer"]
 GRANULARITIES: tuple[str, ...] = get_args(Granularity)
@@ -81,6 +82,10 @@ class MultiplicativeGaussian(FactorisedGaussian):
     def log_scale(self) -> Tensor:
         """log sqrt(alpha)."""
         return 0.5 * self.log_alpha
+
+    def scale_noise_(self, factor: float) -> Callable[[], None]:
+        """Multiply sqrt(alpha)."""
+        return exchanged({self.log_alpha: self.log_alpha.detach() + 2 * math.log(factor)})
 
     def sample(self, noise: Tensor | None = None) -> Tensor:
         """theta (1 + sqrt(alpha) noise), differentiable in theta at 0 too."""

@@ -79,7 +79,8 @@ class Accumulator:
             wide = self.origin.dtype
             return part.sum(0, dtype=wide) if weight is None else torch.tensordot(weight, part.to(wide), dims=1)
 
-        step = value - self.origin
+        # The first sample is a number of this precision, and the difference of two of them as exact as they are.
+        step = value.to(self.dtype) - self.origin.to(self.dtype)
         self.first += total(step)
         self.second += total(step.square())
         self.inner += total(inner)

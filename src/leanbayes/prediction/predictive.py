@@ -259,7 +259,9 @@ def entropy(probabilities: Tensor, dim: int = 1) -> Tensor:
     >>> entropy(torch.tensor([[0.5, 0.5], [1.0, 0.0]]))
     tensor([0.6931, 0.0000])
     """
-    return torch.special.entr(probabilities).sum(dim)
+    # torch.special.entr takes four times as long on a CPU
+    logs = probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny).log()
+    return -(probabilities * logs).sum(dim)
 
 
 def join(parts: list[Predictive]) -> Predictive:

@@ -1,15 +1,9 @@
 /* The KL of Gaussian weights, summed by rows, and its gradient: one pass over memory each. */
 
-/* exp(x) for x from -87 to 88, the ends beyond; Cephes. NaN stays. */
-static inline vf NAME(exponential)(vf x) {
+/* e^x, kept between e^-87 and e^88. NaN stays. */
+static inline vf NAME(power)(vf x) {
   x = NAME(pick)(x < -87.0f, NAME(all)(-87.0f), x);
-  x = NAME(pick)(x > 88.0f, NAME(all)(88.0f), x);
-  const vf shifted = x * 1.44269504089f + 0x1.8p23f, n = shifted - 0x1.8p23f; /* the last bits of `shifted` are those of n */
-  const vf r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  vf p = NAME(all)(1.9875691500e-4f);
-  p = p * r + 1.3981999507e-3f; p = p * r + 8.3334519073e-3f; p = p * r + 4.1665795894e-2f;
-  p = p * r + 1.6666665459e-1f; p = p * r + 5.0000001201e-1f;
-  return (p * r * r + r + 1.0f) * (vf)(((vu)shifted << 23) + 0x3f800000u);
+  return NAME(exponential)(NAME(pick)(x > 88.0f, NAME(all)(88.0f), x));
 }
 
 /* log(x) of normal numbers above 0; Cephes. */
@@ -26,7 +20,7 @@ static inline vf NAME(logarithm)(vf x) {
 /* log(1 + exp(x)), and its derivative. */
 static inline vf NAME(softplus)(vf x, vf *slope) {
   const vi above = x > 0.0f;
-  const vf e = NAME(exponential)(NAME(pick)(above, -x, x)), u = 1.0f + e, inverse = 1.0f / u;
+  const vf e = NAME(power)(NAME(pick)(above, -x, x)), u = 1.0f + e, inverse = 1.0f / u;
   *slope = NAME(pick)(above, inverse, e * inverse);
   const vf exact = u - 1.0f; /* what of e is in u: the quotient makes up for the rest */
   const vf log1p = NAME(pick)(exact == 0.0f, e, NAME(logarithm)(u) * e / exact);
@@ -38,14 +32,14 @@ static inline vf NAME(curve)(int form, vf log_alpha, vf *slope) {
   vf share;
   if (form == KINGMA) {
     const vi below = log_alpha <= 0.0f;
-    const vf low = NAME(pick)(log_alpha > 0.0f, NAME(all)(0.0f), log_alpha), a = NAME(exponential)(low);
+    const vf low = NAME(pick)(log_alpha > 0.0f, NAME(all)(0.0f), log_alpha), a = NAME(power)(low);
     const float c1 = 1.16145124f, c2 = -1.50204118f, c3 = 0.58629921f;
     *slope = NAME(where)(below, -0.5f - a * (c1 + a * (2.0f * c2 + a * (3.0f * c3))));
     return 0.63518142f - 0.5f * low - a * (c1 + a * (c2 + a * c3));
   }
   const vf half = 0.5f * NAME(softplus)(-log_alpha, &share);
   if (form == CUI) {
-    const vf at = -0.2041f + 0.3492f * log_alpha, bump = 0.7294f * NAME(exponential)(-1.71377750f * at * at);
+    const vf at = -0.2041f + 0.3492f * log_alpha, bump = 0.7294f * NAME(power)(-1.71377750f * at * at);
     *slope = bump * at * (2.0f * 1.71377750f * 0.3492f) - 0.5f * share;
     return half - bump;
   }

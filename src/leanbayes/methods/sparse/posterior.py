@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
 
 import torch
@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ...errors import ConfigError
 from ...posteriors import Gaussian
-from ...posteriors.base import FactorisedGaussian, above_zero, as_parameter
-from ...posteriors.scale import log_std_from_rho, rho_like, std_from_rho
+from ...posteriors.base import FactorisedGaussian, above_zero, as_parameter, exchanged
+from ...posteriors.scale import log_std_from_rho, rho_like, scaled_rho, std_from_rho
 from ...posteriors.sparse import Sparse, largest
 from ...sampling import draw
 
@@ -57,6 +57,10 @@ class SparseGaussian(Sparse, FactorisedGaussian):
     def log_scale(self) -> Tensor:
         """log std of the active weights, (n,)."""
         return log_std_from_rho(self.rho)
+
+    def scale_noise_(self, factor: float) -> Callable[[], None]:
+        """Multiply sigma."""
+        return exchanged({self.rho: scaled_rho(self.rho, factor)})
 
     def active(self) -> Gaussian:
         """The distribution of the active weights alone, (n,), on the same parameters."""

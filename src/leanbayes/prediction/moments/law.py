@@ -54,47 +54,7 @@ class Moments:
 
 
 @dataclass
-class Pending:
-    """An operation that waits: a rectifier lets the max pooling that follows it come first.
-
-    Both are monotone, so that the result is the same; but the maximum is then of Gaussians, which its formula assumes,
-    and fewer numbers are left to rectify.
-    """
-
-    source: Moments
-    rule: Callable[[Moments], Moments]
-
-    @property
-    def mean(self) -> Tensor:
-        """Has the shape, dtype and device of the result."""
-        return self.source.mean
-
-    def done(self) -> Moments:
-        """The result."""
-        return self.rule(self.source)
-
-
-@dataclass
 class Draws:
     """Values in every one of S samples, (S, batch, ...)."""
 
     values: Tensor
-
-
-Law = Moments | Pending | Draws
-
-
-ROWS = 4
-"""Rows of an image that averages over its positions look at."""
-
-
-def some_rows(x: Tensor) -> Tensor:
-    """A few rows of images (batch, channels, ..., rows, columns), for averages that need not be exact.
-
-    >>> some_rows(torch.zeros(1, 1, 28, 28)).shape
-    torch.Size([1, 1, 4, 28])
-    """
-    if x.ndim < 4 or x.shape[-2] <= ROWS:
-        return x
-    step = x.shape[-2] // ROWS
-    return x[..., step // 2 :: step, :][..., :ROWS, :]

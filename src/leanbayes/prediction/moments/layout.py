@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .law import Moments
 from .rules import NoRule, rule
+from .waiting import share_of
 
 
 def _moved(name: str) -> Any:
@@ -108,11 +109,6 @@ def _side_by_side(function: Any) -> Any:
 
 rule("cat", "concat", "concatenate")(_side_by_side(torch.cat))
 rule("stack")(_side_by_side(torch.stack))
-
-
-def share_of(x: Moments) -> Tensor:
-    """The correlations of positions, (2, batch, channels, 1, ...), zeros where there are none."""
-    return x.mean.new_zeros(2, *x.mean.shape[:2], *(1,) * (x.mean.ndim - 2)) if x.share is None else x.share
 
 
 @rule("pad")

@@ -13,16 +13,19 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...kernels import gaussian
+from ...kernels.gaussian import Window
 from .elementwise import TINY, tail
-from .law import Moments, Pending
+from .law import Moments
 from .rules import NoRule, rule
+from .waiting import Affine, Pending, computed
 
 
 def _sizes(value: Any, dims: int) -> tuple[int, ...]:
     return (value,) * dims if isinstance(value, int) else tuple(value) * (dims if len(value) == 1 else 1)
 
 
-def _batched(x: Moments, dims: int) -> None:
+def _batched(x: Moments | Affine, dims: int) -> None:
     if x.mean.ndim != dims + 2:
         raise NoRule("it has a rule for batches (N, C, ...)")
 
@@ -90,35 +93,51 @@ def larger(x: Moments, other: Moments) -> Moments:
     return Moments(torch.maximum(x.mean, other.mean).add_(g), variance.clamp_min_(0), x.share)
 
 
-def _along(x: Moments, dim: int, size: int, stride: int, padding: int, dilation: int, ceil: bool) -> Moments:
-    """Maxima over windows along one dimension."""
-    length, reach = x.mean.shape[dim], dilation * (size - 1) + 1
-    steps = (length + 2 * padding - reach) / stride
+def _window(length: int, size: int, stride: int, padding: int, dilation: int, ceil: bool) -> Window:
+    """How many windows there are along a dimension."""
+    steps = (length + 2 * padding - dilation * (size - 1) - 1) / stride
     count = (math.ceil(steps) if ceil else math.floor(steps)) + 1
     if ceil and (count - 1) * stride >= length + padding:  # torch: no window begins beyond the input
         count -= 1
-    after = max((count - 1) * stride + reach - length - padding, 0)
-    if padding or after:
-        pad = [0, 0] * (x.mean.ndim - 1 - dim) + [padding, after]
+    return Window(length, size, stride, padding, dilation, count)
+
+
+def _along(x: Moments, dim: int, w: Window) -> Moments:
+    """Maxima over windows along one dimension."""
+    span, reach = (w.count - 1) * w.stride + 1, w.dilation * (w.kernel - 1)
+    after = max(span + reach - w.size - w.padding, 0)
+    if w.padding or after:
+        pad = [0, 0] * (x.mean.ndim - 1 - dim) + [w.padding, after]
         lowest = float(torch.finfo(x.mean.dtype).min) / 4
         x = Moments(F.pad(x.mean, pad, value=lowest), F.pad(x.variance, pad), x.share)
-    span = (count - 1) * stride + 1
 
     def at(offset: int) -> Moments:
         def part(t: Tensor) -> Tensor:
-            return t.narrow(dim, offset, span)[(slice(None),) * dim + (slice(None, None, stride),)]
+            return t.narrow(dim, offset, span)[(slice(None),) * dim + (slice(None, None, w.stride),)]
 
         return Moments(part(x.mean), part(x.variance), x.share)
 
     found = at(0)
-    for i in range(1, size):
-        found = larger(found, at(i * dilation))
+    for i in range(1, w.kernel):
+        found = larger(found, at(i * w.dilation))
     return found
+
+
+def _over(x: Moments | Affine, windows: list[Window]) -> Moments:
+    """Maxima over windows, along the last dimension first."""
+    waiting = x if isinstance(x, Affine) else Affine(x)
+    share = waiting.source.share
+    if len(windows) == 2 and waiting.other is None and gaussian.serves(terms := waiting.terms()):
+        return Moments(*gaussian.largest(terms, *windows, None if share is None else share[1].flatten(1)), share)
+    x = computed(x)
+    for i in reversed(range(len(windows))):
+        x = _along(x, i + 2, windows[i])
+    return x
 
 
 def _maximum(dims: int) -> Any:
     def apply(
-        x: Moments | Pending, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
+        x: Moments | Affine | Pending, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
         ceil_mode: bool = False, return_indices: bool = False,
     ) -> Moments | Pending:  # fmt: skip
         if isinstance(x, Pending):
@@ -127,10 +146,9 @@ def _maximum(dims: int) -> Any:
         if return_indices:
             raise NoRule("it returns where the maxima are")
         kernel, steps = _sizes(kernel_size, dims), _sizes(stride or kernel_size, dims)
-        pads, gaps = _sizes(padding, dims), _sizes(dilation, dims)
-        for i in reversed(range(dims)):
-            x = _along(x, i + 2, kernel[i], steps[i], pads[i], gaps[i], ceil_mode)
-        return Moments(x.mean, x.variance, None if x.share is None else farther(x.share, steps[-1]))
+        each = zip(x.mean.shape[2:], kernel, steps, _sizes(padding, dims), _sizes(dilation, dims), strict=True)
+        found = _over(x, [_window(*one, ceil_mode) for one in each])
+        return Moments(found.mean, found.variance, None if found.share is None else farther(found.share, steps[-1]))
 
     return apply
 
@@ -138,7 +156,7 @@ def _maximum(dims: int) -> Any:
 for _dims in (1, 2, 3):
     rule(f"avg_pool{_dims}d")(_average(_dims))
     rule(f"adaptive_avg_pool{_dims}d")(_adaptive(_dims))
-    rule(f"max_pool{_dims}d", early=True)(_maximum(_dims))
+    rule(f"max_pool{_dims}d", early=(Affine, Pending))(_maximum(_dims))
 
 
 @rule("maximum")

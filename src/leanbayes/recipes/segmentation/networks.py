@@ -28,14 +28,15 @@ from ...evaluation.metrics import bootstrap
 from ...evaluation.metrics.segmentation import Distances, correlation, dice, distances, variance_moments
 from ...latents.config import Latents
 from ...methods.nested import WEIGHTS
+from ...sampling import mix
 from ...training.history import History
 from ..experiment import Cell
 from ..jobs import Jobs
 from ..results import Measured, Metrics
 from ..training import Training, trained_network
 
-ROWS = 64  # images whose samples are held at once
 COUNTS = (1, 4, 8, 16)  # samples, as in table 8
+HARD: dict[str, Any] = {"hard": True, "final_temperature": None}  # straight-through masks
 
 
 @dataclass(frozen=True)
@@ -122,7 +123,8 @@ class Setup:
     """A data set, and how its networks are trained and asked.
 
     training: of a U-Net. groups, base_groups: of BN3. widths: at which it is asked. size: of a latent code. lengths: at
-    which an ordered one is asked. members: of the ensemble. clean: images that BatchNorm's statistics are collected
+    which an ordered one is asked. members: of the ensemble. rates: of dropout, among which each seed takes the one that
+    does best on validation patients, as many as are tested. clean: images that BatchNorm's statistics are collected
     from at a width. replicates: of the bootstrap over patients.
     """
 
@@ -133,15 +135,14 @@ class Setup:
     size: int = 6
     lengths: tuple[int, ...] = (2, 6)
     members: int = 4
+    rates: tuple[float, ...] = (0.1, 0.3, 0.5)
     clean: int = 512
     replicates: int = 500
     seeds: int = 2
 
     def trainings(self) -> dict[str, SegmentationTraining]:
         """The training of every row, or group of rows."""
-        base, inner = self.training, lb.Dropout(0.3)
-        deep = range(len(base.widths) // 2, len(base.widths))
-        places = [*(f"down.{at}.*" for at in deep), *(f"up.{at}.*" for at in deep[:-1])]
+        base = self.training
         nested = lb.Nested(
             groups=self.groups,
             base_groups=self.base_groups,
@@ -150,24 +151,47 @@ class Setup:
         )
         ensemble = lb.Ensemble(members=self.members, init="fresh")
         return {
-            "VND-PUNet": replace(base, latents=lb.OrderedLatents(self.size, floor=0.3)),
-            "ND-PUNet": replace(base, latents=lb.OrderedLatents(self.size, tails="uniform")),
+            "VND-PUNet": replace(base, latents=lb.OrderedLatents(self.size, floor=0.3, **HARD)),
+            "ND-PUNet": replace(base, latents=lb.OrderedLatents(self.size, "uniform", floor=0.0, **HARD)),
             "P-UNet": replace(base, latents=lb.GaussianLatents(self.size)),
-            "D-UNet": replace(base, methods={**dict.fromkeys(places, inner), "*": None}),
+            "D-UNet": self.dropout(self.rates[0]),
             "BN3": replace(base, methods={"*": nested}, kl_weight=0.1),
             "E-UNet": replace(base, methods={"*": ensemble}, epochs=self.members * base.epochs),
         }
+
+    def dropout(self, rate: float) -> SegmentationTraining:
+        """The training of a U-Net with dropout in its coarser half."""
+        deep = range(len(self.training.widths) // 2, len(self.training.widths))
+        places = [*(f"down.{at}.*" for at in deep), *(f"up.{at}.*" for at in deep[:-1])]
+        return replace(self.training, methods={**dict.fromkeys(places, lb.Dropout(rate)), "*": None})
 
 
 def measured(setup: Setup, method: str, jobs: Jobs, seed: int) -> Measured:
     """What the experts' masks and those of 1 to 16 samples have in common; rows for widths and lengths as well."""
     training = setup.trainings()[method]
     data = training.load()
+    tried: Metrics = {}
+    if method == "D-UNet":
+        training, tried = tuned(setup, jobs, seed, data)
     model = trained_network(jobs, training, seed, data)
     rows = []
     for name, asked in variants(setup, method, model, data):
         rows += [{"method": name, **row} for row in compared(setup, asked, data, seed, method == "E-UNet")]
+    rows[-1] |= tried
     return {"rows": rows}
+
+
+def tuned(setup: Setup, jobs: Jobs, seed: int, data: DataSet) -> tuple[SegmentationTraining, Metrics]:
+    """The dropout U-Net at the rate with the least distance on validation patients, and the distance at every rate."""
+    base, found = setup.training, dict[float, float]()
+    assert isinstance(data.val, Part)
+    held_out = replace(data, parts={"test": some(data.val, base.patients.get("test"), base.slices.get("test"))})
+    for rate in setup.rates:
+        model = trained_network(jobs, setup.dropout(rate), seed, data)
+        found[rate] = compared(setup, model, held_out, seed, False)[-1]["GED, unbiased"]
+    chosen = min(setup.rates, key=found.__getitem__)
+    tried = {f"GED, unbiased, validation, rate {rate}": value for rate, value in found.items()}
+    return setup.dropout(chosen), {"rate": chosen, **tried}
 
 
 def variants(setup: Setup, method: str, model: nn.Module, data: DataSet) -> Iterator[tuple[str, nn.Module]]:
@@ -190,13 +214,19 @@ def compared(setup: Setup, model: nn.Module, data: DataSet, seed: int, all_said:
     assert isinstance(data.test, Part)
     assert data.test.groups is not None
     found: list[Distances] = []
-    quality, moments = [], []
-    for images, masks in zip(*(tensor.split(ROWS) for tensor in data.test.tensors), strict=True):
-        pred = lb.predict(model, images, samples=max(COUNTS), seed=seed, keep_samples=True)
+    quality, moments, order = [], [], []
+    # `predict` shares its draws over all images that it is given: with new ones for each patient, intervals over
+    # patients cover the chance of the draws.
+    for patient in data.test.groups.unique():
+        rows_of = (data.test.groups == patient).nonzero().flatten()
+        images, masks = (tensor[rows_of] for tensor in data.test.tensors)
+        pred = lb.predict(model, images, samples=max(COUNTS), seed=mix(seed, int(patient)), keep_samples=True)
         probs = pred.samples[:, :, 1].transpose(0, 1)
         found.append(distances(probs > 0.5, masks))
         moments.append(variance_moments((probs > 0.5).float(), masks))
         quality.append(dice(pred.labels, masks))
+        order.append(rows_of)
+    groups = data.test.groups[torch.cat(order)]
     every = Distances(*(torch.cat(each) for each in zip(*found, strict=True)))
     rows: list[dict[str, Any]] = []
     drawn = every.between.shape[1]
@@ -207,7 +237,7 @@ def compared(setup: Setup, model: nn.Module, data: DataSet, seed: int, all_said:
         if count == drawn:
             unbiased = part.ged(unbiased=True, exhaustive=all_said)
             together = torch.cat([torch.from_numpy(each) for each in moments]).sum(0).numpy()
-            row |= {"GED, unbiased": float(unbiased.mean()), **interval(unbiased, data.test.groups, setup.replicates)}
+            row |= {"GED, unbiased": float(unbiased.mean()), **interval(unbiased, groups, setup.replicates)}
             row |= {"Dice of the mean": float(torch.cat(quality).mean())}
             row |= {"correlation of variances": float(correlation(together))}
         rows.append({"setting": max(COUNTS) if count == drawn else count, **row})
@@ -224,9 +254,11 @@ def interval(values: Tensor, groups: Tensor, replicates: int) -> Metrics:
 
 def cells(setup: Setup, paper: Mapping[str, Mapping[Any, float]]) -> Iterator[Cell]:
     """A cell for every network that is trained; the setting is the number of samples."""
-    asked = {name: value for name, value in vars(setup).items() if name not in ("training", "seeds")}
+    asked = {name: str(value) for name, value in vars(setup).items() if name not in ("training", "seeds", "rates")}
     for method, training in setup.trainings().items():
-        key = {**training.key(), "asked": {name: str(value) for name, value in asked.items()}}
+        key = {**training.key(), "asked": asked, "draws": "new for each patient"}
+        if method == "D-UNet":
+            key["rates"] = setup.rates
         measure = partial(measured, setup, method)
         label = f"{method} on {training.data}"
         printed = partial(_printed, paper if training.data == "lidc" else {})
