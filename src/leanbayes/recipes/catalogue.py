@@ -104,7 +104,7 @@ _SUMMARIES = {
         "variance networks, appendix D: the first dense layer without means from the start; LeNet-5, VGG-like",
 }  # fmt: skip
 _FOLDERS = {
-    "compress": ("one-pass", "student"),
+    "compress": ("cascade", "one-pass", "pruning", "student"),
     "nested": ("bn-statistics", "limited-parameters", "snr-pruning"),
     "segmentation": ("lung-segmentation",),
     "latents": ("hvae-depth", "ordered-latents", "posterior-collapse", "progressive-generation"),

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from . import across
 from .elementwise import integrated
 from .law import Moments
 from .rules import NoRule, rule
@@ -102,7 +103,10 @@ def _mean(x: Moments, dim: Any = None, keepdim: bool = False, dtype: Any = None)
     if x.share is None or not all(d >= 2 for d in dims):
         return Moments(mean, variance / count)
     share = x.share[0] if keepdim else x.share[0].squeeze(dims)
-    return Moments(mean, variance * (share + (1 - share) / count))
+    node = None
+    if len(dims) == x.mean.ndim - 2:
+        node = across.behind(x.across, lambda: (variance * (1 - share) / count).flatten(1))
+    return Moments(mean, variance * (share + (1 - share) / count), None, None, node)
 
 
 def _dims(x: Moments, dim: Any) -> tuple[int, ...]:

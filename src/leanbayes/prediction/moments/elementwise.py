@@ -20,6 +20,8 @@ from torch import Tensor
 
 from ...kernels import gaussian
 from ...kernels.gaussian import Terms
+from . import across
+from .across import Node
 from .law import Moments
 from .rules import NoRule, rule
 from .waiting import Affine, Pending, computed, mixed
@@ -65,7 +67,13 @@ def rectified(x: Moments | Affine, slope: Any = 0.0) -> Moments:
         variance = slope**2 * v + keep**2 * variance + 2 * slope * keep * v * gain
         positive = positive - slope * negative
         gain = slope + keep * gain
-    return Moments(positive, variance.clamp_min_(0), left(x, gain, variance))
+    found = Moments(positive, variance.clamp_min_(0), left(x, gain, variance))
+    if x.across is not None and x.share is not None:
+        dims = tuple(range(2, m.ndim))
+        before, after = (part.mean(dims, keepdim=True) for part in (v, variance))
+        slope = (gain.square() * v).mean(dims, keepdim=True) / before
+        found.across = _linear_part(found, x.across, slope, before * x.share[0], after)
+    return found
 
 
 def _by_kernel(x: Affine, terms: Terms, slope: float) -> Moments:
@@ -77,8 +85,28 @@ def _by_kernel(x: Affine, terms: Terms, slope: float) -> Moments:
         return Moments(mean, variance)
     first, second, linear, total = (part.view(*mean.shape[:2], *(1,) * (mean.ndim - 2)) for part in sums.unbind(2))
     share = mixed(x.source, other, first, second)
-    part = (linear / total.clamp_min(torch.finfo(mean.dtype).tiny)).clamp(0, 1)
-    return Moments(mean, variance, None if share is None else share * (part + (1 - part) * share))
+    tiny = torch.finfo(mean.dtype).tiny
+    part = (linear / total.clamp_min(tiny)).clamp(0, 1)
+    found = Moments(mean, variance, None if share is None else share * (part + (1 - part) * share))
+    terms_of = [across.scaled(x.source.across, x.factor), *([] if x.other is None else [x.other.across])]
+    if share is not None and (node := across.added(*terms_of)) is not None:
+        before, positions = (first + second).clamp_min(tiny), mean[0, 0].numel()
+        found.across = _linear_part(found, node, linear / before, (before / positions * share[0]), total / positions)
+    return found
+
+
+def _linear_part(found: Moments, node: Node, slope: Tensor, before: Tensor, after: Tensor) -> Node | None:
+    """Behind a function of one number: its mean derivative (squared: slope), and the rest of its variance as new.
+
+    before: the variance of the averages over positions. after: of single numbers behind it.
+    """
+    share = found.share
+    assert share is not None
+
+    def fresh() -> Tensor:
+        return (after * share[0] - slope * before).flatten(1)
+
+    return across.behind(across.scaled(node, slope.clamp_min(0).sqrt().flatten(1)), fresh)
 
 
 def left(x: Moments, gain: Tensor, variance: Tensor) -> Tensor | None:

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .across import Node
+
 
 @dataclass
 class Moments:
@@ -16,15 +18,17 @@ class Moments:
 
     share: the correlation of two positions of a channel (dimensions 2 and up), (2, batch, channels, 1, ...): on average
         over all pairs of positions, and over neighbours. The noise of a filter's weights is the same wherever it looks,
-        so that positions vary together as far as what it sees is alike. None: 0. Channels are taken for independent.
+        so that positions vary together as far as what it sees is alike. None: 0.
     covariance: where the features (batch, features) are outputs of a linear layer, computes their covariance
         (batch, features, features): they have inputs in common.
+    across: how channels vary together; see `across`.
     """
 
     mean: Tensor
     variance: Tensor
     share: Tensor | None = None
     covariance: Callable[[], Tensor] | None = None
+    across: Node | None = None
 
     @classmethod
     def fixed(cls, value: Tensor) -> Moments:

@@ -21,6 +21,8 @@ from torch import Tensor
 
 from ...kernels import gaussian
 from ...kernels.gaussian import Terms
+from . import across
+from .across import JOINT, Node
 from .law import Moments
 from .rules import NoRule, rule
 
@@ -74,13 +76,14 @@ def weighted(apply: Apply, x: Moments | Tensor, w: Weight, conv: Filter | None =
             return Moments(mean, variance)
         certain = Moments(x, x.new_zeros(()))
         averages = _averages(certain, conv.stride[-1])
-        return Moments(mean, variance, _together(certain, averages, w, conv, mean.shape[2:])[0])
+        share = _together(certain, averages, w, conv, mean.shape[2:])[0]
+        return Moments(mean, variance, share, None, _node(certain, averages, w, conv, mean.shape[2:]))
     mean = apply(x.mean, w.mean, w.bias)
     if conv is None or x.mean.ndim != w.mean.ndim:
         variance = apply(x.variance, w.mean.square(), w.bias_variance if w.variance is None else None)
         if w.variance is not None:
             variance = variance.add_(apply(x.square, w.variance, w.bias_variance))
-        return Moments(mean, variance, covariance=_covariance(x, w, mean, variance))
+        return _dense(x, w, mean, variance)
     joint = w.variance is not None and conv.groups == 1 and conv.joins
     both, averages = _spread(x, conv.stride[-1], joint)
     if w.variance is None:
@@ -90,7 +93,26 @@ def weighted(apply: Apply, x: Moments | Tensor, w: Weight, conv: Filter | None =
     else:
         variance = apply(both[1], w.mean.square(), None).add_(apply(both[0], w.variance, w.bias_variance))
     share, excess = _together(x, averages, w, conv, mean.shape[2:])
-    return Moments(mean, variance if excess is None else variance.mul_(excess), share)
+    node = _node(x, averages, w, conv, mean.shape[2:])
+    return Moments(mean, variance if excess is None else variance.mul_(excess), share, None, node)
+
+
+def _node(x: Moments, averages: Tensor, w: Weight, conv: Filter, out: torch.Size) -> Node | None:
+    """Which uncertainty the averages of a convolution's channels have in common; see `across`."""
+    if conv.groups != 1:
+        return None
+    alone = _inside(x.mean.shape[2:], w.mean.shape[2:], conv, out)[0].to(w.mean)
+    level, _, variance, _ = averages
+    far = variance * x.share[0].flatten(1) if x.share is not None else torch.zeros_like(variance)
+    before = Node(lambda: far) if x.across is None else x.across
+
+    def noise() -> Tensor:
+        if w.variance is None:
+            return level.new_zeros(level.shape[0], w.mean.shape[0])
+        found = _mix(level.square() + far, w.variance.flatten(2) @ alone.square(), 1)
+        return found if w.bias_variance is None else found + w.bias_variance
+
+    return Node(noise, ((before, lambda weights: weights @ (w.mean.flatten(2) @ alone)),))
 
 
 def _spread(x: Moments, step: int, beside: bool) -> tuple[Tensor, Tensor]:
@@ -139,6 +161,8 @@ def _together(
         excess = _mix(near, (mu @ pairs).mul_(mu).sum(2), groups)
         together = together + _mix(far, (mu @ alone).square_(), groups)
         close = close + excess
+    if w.bias_variance is not None:  # the same at all positions
+        total, together, close = (part + w.bias_variance for part in (total, together, close))
     tiny, shape = torch.finfo(power.dtype).tiny, (2, *total.shape, *(1,) * (x.mean.ndim - 2))
     found = torch.stack([together, close]).div_((total + excess).clamp_min_(tiny)).clamp_(0, 1).view(shape)
     return found, None if x.share is None else (1 + excess / total.clamp_min(tiny)).view(shape[1:])
@@ -179,16 +203,21 @@ def _mix(values: Tensor, weights: Tensor, groups: int) -> Tensor:
     return F.conv1d(values.unsqueeze(2), weights.unsqueeze(2), groups=groups).squeeze(2)
 
 
-def _covariance(x: Moments, w: Weight, mean: Tensor, variance: Tensor) -> Callable[[], Tensor] | None:
-    """Of the outputs of a Linear (batch, features): they share the uncertainty of the inputs."""
+def _dense(x: Moments, w: Weight, mean: Tensor, variance: Tensor) -> Moments:
+    """The outputs of a Linear (batch, features), which share the uncertainty of the inputs; of others as they are."""
     if mean.ndim != 2 or w.mean.ndim != 2 or w.mean.shape != (mean.shape[1], x.mean.shape[1]):
-        return None
+        return Moments(mean, variance)
+    if x.across is not None and mean.shape[1] <= JOINT:
+        joint = across.covariance(x.across, w.mean.expand(mean.shape[0], *w.mean.shape))
+        alone = x.variance @ w.mean.square().mT
+        variance = variance - alone + joint.diagonal(dim1=1, dim2=2)
+        return Moments(mean, variance, covariance=lambda: torch.diagonal_scatter(joint, variance, dim1=1, dim2=2))
 
-    def compute() -> Tensor:
+    def covariance() -> Tensor:
         found = torch.matmul(x.variance.unsqueeze(1) * w.mean, w.mean.mT)
         return torch.diagonal_scatter(found, variance, dim1=1, dim2=2)
 
-    return compute
+    return Moments(mean, variance, covariance=covariance)
 
 
 def _certain(x: Any, weight: Any, bias: Any) -> None:

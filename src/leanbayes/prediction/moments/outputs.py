@@ -10,14 +10,13 @@ import torch
 from torch import Tensor
 
 from ..predictive import Predictive
+from .across import JOINT
 from .law import Moments
 
 DRAWS = 128
 """Draws of the outputs of a datum,"""
 FEWER = 32
 """and where a datum has an output for every position."""
-JOINT = 128
-"""The most outputs whose covariance is computed; more of them are taken for independent."""
 _SOBOL = torch.quasirandom.SobolEngine.MAXDIM
 
 

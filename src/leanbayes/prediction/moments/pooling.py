@@ -15,6 +15,7 @@ from torch import Tensor
 
 from ...kernels import gaussian
 from ...kernels.gaussian import Window
+from . import across
 from .elementwise import TINY, tail
 from .law import Moments
 from .rules import NoRule, rule
@@ -50,7 +51,10 @@ def _averaged(x: Moments, mean: Tensor, variance: Tensor, count: int, stride: in
     inside = x.share[0] if mean.shape[2:].numel() == 1 else x.share[1]
     factor = inside + (1 - inside) / count
     share = (torch.stack([far, near]) / factor.clamp_min(torch.finfo(factor.dtype).tiny)).clamp(0, 1)
-    return Moments(mean, variance * factor, share)
+    node = None
+    if mean.shape[2:].numel() == 1:
+        node = across.behind(x.across, lambda: (variance * (1 - inside) / count).flatten(1))
+    return Moments(mean, variance * factor, share, None, node)
 
 
 def farther(share: Tensor, stride: int) -> Tensor:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...kernels.gaussian import Terms
+from . import across
 from .law import Draws, Moments
 
 
@@ -37,7 +38,9 @@ class Affine:
         x = self.source
         if self.factor is not None:
             shape = (-1, *(1,) * (x.mean.ndim - 2))
+            sums = across.scaled(x.across, self.factor)
             x = scaled(x, self.factor.view(shape), None if self.shift is None else self.shift.view(shape))
+            x.across = sums
         return x if self.other is None else _sum(x, self.other)
 
 
@@ -81,10 +84,11 @@ def scaled(x: Moments, factor: Any, shift: Any = None) -> Moments:
 
 def _sum(x: Moments, other: Moments) -> Moments:
     if x.mean.ndim < 3 or (x.share is None and other.share is None):
-        return Moments(x.mean + other.mean, x.variance + other.variance)
+        return Moments(x.mean + other.mean, x.variance + other.variance, across=across.added(x.across, other.across))
     dims = tuple(range(2, x.mean.ndim))
     sizes = (part.variance.mean(dims, keepdim=True) for part in (x, other))
-    return Moments(x.mean + other.mean, x.variance + other.variance, mixed(x, other, *sizes))
+    share = mixed(x, other, *sizes)
+    return Moments(x.mean + other.mean, x.variance + other.variance, share, None, across.added(x.across, other.across))
 
 
 def mixed(x: Moments, other: Moments, first: Tensor, second: Tensor) -> Tensor | None:

@@ -17,11 +17,11 @@ from torch import nn
 
 import leanbayes as lb
 
-from ..compress.curve import pruning_curve
-from ..data import DataSet
-from .experiment import Cell, Experiment, grid
-from .results import Measured
-from .training import Training, network_cell
+from ...compress.curve import pruning_curve
+from ...data import DataSet
+from ..experiment import Cell, Experiment, grid
+from ..results import Measured
+from ..training import Training, network_cell
 
 CRITERIA = ("magnitude", "expected_magnitude", "snr", "log_alpha", "kappa")
 FRACTIONS = (0.0, 0.25, 0.5, 0.75, 0.9)
