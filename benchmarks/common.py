@@ -49,7 +49,7 @@ def interleaved(
 ) -> dict[str, list[float]]:
     """Seconds of every contender in every round; a round runs each once, so that a slow spell hits all of them.
 
-    clock: time.process_time where one thread works on a machine that others use.
+    clock: `time.thread_time` for one thread on a machine where others want the processor too.
     """
     seconds: dict[str, list[float]] = {name: [] for name in contenders}
     for round_number in range(repeats + 1):

@@ -7,10 +7,11 @@ import random
 from unittest import mock
 
 import torch
+from tests.kernels import gaussian_cases
 from tests.kernels.cases import batch_of, convolution, nonzeros_of
 
 from leanbayes.errors import LeanBayesError
-from leanbayes.kernels import layout, library, norm, plan as plans, sparse
+from leanbayes.kernels import gaussian, layout, library, norm, plan as plans, sparse
 from leanbayes.kernels.buffers import empty
 from leanbayes.kernels.geometry import Geometry
 
@@ -66,6 +67,13 @@ def working_calls(rng):
     record("leanbayes_pool", p.numbers(batch), x, pooled, won, 0)
     record("leanbayes_pool_backward", p.numbers(batch), pooled, won, empty(x.shape))
     record("leanbayes_perturb", mu, sigma, mu.clone(), mu.clone(), 7)
+    with mock.patch.object(gaussian, "call", record):
+        gaussian_cases.calls(rng)
+    form, rows = rng.randint(0, 3), rng.choice([n for n in (1, 2, max(len(mu), 1)) if len(mu) % n == 0])
+    record("leanbayes_divergence", form, 0, 0.0, 1.0, rows, mu, sigma, torch.empty(rows))
+    record(
+        "leanbayes_divergence_gradients", form, 0, 0.0, 1.0, rows, mu, sigma, torch.empty(rows), mu.clone(), mu.clone()
+    )
     return calls
 
 

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 import subprocess
 import sys
 
@@ -85,27 +86,21 @@ def test_changed_bodies_get_4xx_or_the_answer_of_predict():
         torch.testing.assert_close(probs, alone.probs, rtol=1e-4, atol=1e-5)
 
 
-def test_requests_by_the_openapi_document():
+def test_requests_by_the_openapi_document(tmp_path):
     """schemathesis makes requests from the document, right and wrong ones, and checks answers against it."""
-    pytest.importorskip("schemathesis")
-    checks = "not_a_server_error,response_schema_conformance,content_type_conformance,status_code_conformance"
+    package("schemathesis")
     package("starlette")
     from leanbayes.serve.app import make_app
 
+    checks = "not_a_server_error,response_schema_conformance,content_type_conformance,status_code_conformance"
+    options = ["--checks", checks, "--phases", "examples,coverage,fuzzing", "--max-examples", "300", "--seed", "0"]
     with running(make_app(image_predictor(), Settings(samples=2, max_samples=8, max_wait=0.0))) as port:
-        command = [sys.executable, "-m", "schemathesis.cli", "run", f"http://127.0.0.1:{port}/openapi.json"]
-        command += [
-            "--checks",
-            checks,
-            "--max-examples",
-            "60",
-            "--seed",
-            "0",
-            "--suppress-health-check",
-            "all",
-            "--phases",
-            "examples,coverage,fuzzing",
-        ]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+        command = [sys.executable, "-m", "schemathesis.cli", "run", f"http://127.0.0.1:{port}/openapi.json", *options]
+        command += ["--suppress-health-check", "all"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, cwd=tmp_path)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "No issues found" in done.stdout
+    cases = re.search(r"(\d[\d,]*) generated", done.stdout)
+    assert cases is not None, done.stdout
+    assert int(cases[1].replace(",", "")) > 500
+    print(done.stdout[-1500:])

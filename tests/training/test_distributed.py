@@ -13,15 +13,17 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
+from leanbayes import registry
 from leanbayes.convert.apply import bayesianize_
-from leanbayes.errors import TrainingError
+from leanbayes.errors import ConfigError, TrainingError
 from leanbayes.likelihoods import Regression
-from leanbayes.methods import MeanField
+from leanbayes.methods import MeanField, SparseSubspace
 from leanbayes.priors import Normal
 from leanbayes.sampling import using
 from leanbayes.training import snapshot
-from leanbayes.training.callbacks import Callback, State
+from leanbayes.training.callbacks import Callback, State, callbacks
 from leanbayes.training.fit import fit
+from leanbayes.training.natural_gradient import NaturalGradientSGD
 
 TWO = {"accelerator": "cpu", "devices": 2, "strategy": "ddp", "progress": False}
 
@@ -74,6 +76,44 @@ def noisy(folder: Path, **where: Any) -> None:
     loader = DataLoader(data(), batch_size=8, shuffle=True)
     fit(model, loader, val=data(21), task="regression", epochs=2, lr=0.01, callbacks=[record], **where)
     save(folder, model=model.state_dict(), noise=torch.stack(record.noise))
+
+
+def parts(folder: Path, **where: Any) -> None:
+    """Divided parameters of a network whose last layer is Bayesian: what a process holds, and what it gets back."""
+    torch.manual_seed(int(os.environ["RANK"]))  # the first process decides where training starts
+    model = nn.Sequential(nn.Linear(5, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 2))
+    model[0].weight.requires_grad_(False)
+    bayesianize_(model, {"3": MeanField(std=0.1)})
+    before, held = dict(model.named_parameters()), []
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+
+    class Look(Callback):
+        def after_step(self, state: State) -> None:
+            states = [v for s in state.optimizer.state.values() for v in s.values() if v.ndim]
+            held.append(sum(v.to_local().numel() for v in states) / sum(v.numel() for v in states))
+
+    x, y = data().tensors
+    loader = DataLoader(TensorDataset(x, (y > 0).long()), batch_size=8, shuffle=True)
+    fit(model, loader, epochs=2, optimizer=optimizer, callbacks=[Look()], **where)
+    kept = [p is before[name] for name, p in model.named_parameters()]
+    shapes = [s["exp_avg"].shape == p.shape for p, s in optimizer.state.items()]
+    save(folder, model=model.state_dict(), held=max(held), kept=all(kept) and all(shapes), steps=len(held))
+
+
+def both_ways(folder: Path, **where: Any) -> None:
+    """Every method whose weights are left alone between steps, its noise on, with whole and with divided parameters."""
+    x, y = data(16).tensors
+    found = {}
+    for name, method in registry.methods().items():
+        for strategy in ("ddp", "fsdp"):
+            torch.manual_seed(1)
+            model = nn.Sequential(nn.Linear(5, 8), nn.ReLU(), nn.Linear(8, 2))
+            bayesianize_(model, method())
+            if not callbacks(model):
+                fit(model, (x, (y > 0).long()), epochs=1, batch_size=4, **{**where, "strategy": strategy})
+                tensors = {k: v for k, v in model.state_dict().items() if isinstance(v, torch.Tensor)}
+                found.setdefault(name, []).append(tensors)
+    save(folder, **found)
 
 
 def interrupted(folder: Path, **where: Any) -> None:
@@ -174,7 +214,7 @@ def _process(rank: int, port: int, function: Callable[..., None], folder: Path, 
     torch.set_num_threads(1)
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "GROUP_RANK": "0", "TORCHELASTIC_RUN_ID": "test"}
-    function(folder, **options, **TWO)
+    function(folder, **{**TWO, **options})
 
 
 @pytest.fixture
@@ -221,6 +261,27 @@ def test_two_processes_equal_one_on_the_joined_batch(two):
     assert all(not torch.equal(moved[name], first["model"][name]) for name in only_kl)
 
 
+def test_accumulation_synchronises_once_a_step_and_equals_the_joined_batch(two):
+    folder = two(mean_only, batch_size=4, accumulate=2)
+    mean_only(folder, batch_size=16, progress=False)
+    one, first, second = load(folder, "one"), load(folder, "0"), load(folder, "1")
+    close(first["model"], second["model"], 0)
+    close(one["model"], first["model"], 1e-5)
+    assert one["nll"] == pytest.approx(first["nll"], rel=1e-5)
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_divided_parameters_train_as_whole_ones(two, accumulate):
+    folder = two(mean_only, strategy="fsdp", batch_size=8 // accumulate, accumulate=accumulate)
+    mean_only(folder, batch_size=16, progress=False)
+    one, first, second = load(folder, "one"), load(folder, "0"), load(folder, "1")
+    close(first["model"], second["model"], 0)
+    close(one["model"], first["model"], 1e-5)
+    torch.testing.assert_close(one["std"], first["std"], rtol=1e-5, atol=1e-5)
+    assert one["nll"] == pytest.approx(first["nll"], rel=1e-5)
+    assert first["val"] == second["val"] == pytest.approx(one["val"], rel=1e-5)
+
+
 def test_noise_differs_and_parameters_do_not(two):
     folder = two(noisy)
     first, second = load(folder, "0"), load(folder, "1")
@@ -228,15 +289,37 @@ def test_noise_differs_and_parameters_do_not(two):
     close(first["model"], second["model"], 0)
 
 
-def test_every_process_continues_where_it_was(two):
-    folder = two(interrupted)
+def test_a_process_holds_half_of_the_optimizer_and_gets_whole_weights_back(two):
+    folder = two(parts, strategy="fsdp")
+    first, second = load(folder, "0"), load(folder, "1")
+    close(first["model"], second["model"], 0)
+    assert first["kept"]
+    assert first["steps"] == 6
+    assert first["held"] == 0.5
+    start = torch.nn.Linear(5, 8)
+    torch.manual_seed(0)
+    start.reset_parameters()
+    assert torch.equal(first["model"]["0.weight"], start.weight)
+
+
+def test_methods_train_with_divided_parameters_bit_by_bit_as_with_whole_ones(two):
+    found = load(two(both_ways), "0")
+    assert {"MeanField", "Nested", "Patch", "Variance", "VariationalDropout"} <= found.keys()
+    for whole, divided in found.values():
+        close(whole, divided, 0)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_every_process_continues_where_it_was(two, strategy):
+    folder = two(interrupted, strategy=strategy)
     for rank in "01":
         content = load(folder, rank)
         close(content["straight"], content["again"], 0)
 
 
-def test_a_nan_on_one_process_stops_both(two):
-    folder = two(poisoned)
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_a_nan_on_one_process_stops_both(two, strategy):
+    folder = two(poisoned, strategy=strategy)
     assert "inputs of this batch" in (folder / "0.txt").read_text()
     assert "another process" in (folder / "1.txt").read_text()
 
@@ -276,3 +359,12 @@ def test_fit_starts_processes_and_brings_the_weights_home(processes, tmp_path):
     with using(mean_only=True):
         fit(model, DataLoader(data(), batch_size=16), task=Regression("learned"), epochs=2, progress=False)
     close(load(tmp_path, "one")["model"], model.state_dict(), 1e-5)
+
+
+def test_what_needs_whole_weights_between_steps_is_refused():
+    model = nn.Sequential(nn.Linear(5, 2))
+    bayesianize_(model, SparseSubspace(density=0.5))
+    with pytest.raises(ConfigError, match=r'a method without callbacks .*use strategy="ddp"'):
+        fit(model, data(), strategy="fsdp", devices=2, accelerator="cpu")
+    with pytest.raises(ConfigError, match="NaturalGradientSGD, which decomposes"):
+        fit(nn.Linear(5, 2), data(), strategy="fsdp", devices=2, accelerator="cpu", optimizer=NaturalGradientSGD)

@@ -238,12 +238,13 @@ def test_iterables_need_num_data():
     [
         {"epochs": 0}, {"epochs": 1.5}, {"epochs": True}, {"lr": 0}, {"lr": math.nan}, {"lr": "fast"}, {"clip": -1},
         {"seed": 1.5}, {"seed": None}, {"batch_size": 0}, {"val_samples": 0}, {"kl_weight": -1}, {"kl_weight": "warm"},
+        {"accumulate": 0}, {"accumulate": 2.5},
         {"num_data": 0}, {"num_data": 2.5}, {"task": "classify"}, {"task": nn.MSELoss()}, {"optimizer": "adam"},
         {"optimizer": lambda p: None}, {"optimizer": torch.optim.SGD([nn.Parameter(torch.ones(1))], lr=1)},
         {"scheduler": 3}, {"scheduler": lambda o: None}, {"scheduler_every": "year"}, {"callbacks": [3]},
         {"callbacks": 3}, {"early_stopping": 0}, {"accelerator": "abacus"}, {"accelerator": "cuda", "devices": 7},
-        {"devices": -3},
-        {"strategy": "fsdp"}, {"strategy": "hope"}, {"precision": "7-bit"}, {"log": "/no/such/folder/log"}, {"log": 3},
+        {"devices": -3}, {"strategy": "fsdp_hope"},
+        {"strategy": "hope"}, {"precision": "7-bit"}, {"log": "/no/such/folder/log"}, {"log": 3},
         {"checkpoint": "/no/such/folder/a"}, {"resume": True}, {"val": 3}, {"val": (X, LABELS[:3])},
     ],
 )  # fmt: skip

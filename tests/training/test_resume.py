@@ -49,6 +49,7 @@ def cosine(steps):
         ({"scheduler": cosine(5)}, {"scheduler": lambda o: StepLR(o, 5)}, r"scheduler\.class='CosineAnnealingLR'"),
         ({"scheduler": cosine(5)}, {"scheduler": cosine(5), "scheduler_every": "step"}, r"scheduler\.every='epoch'"),
         ({}, {"batch_size": 5}, "batch_size=4, this run has batch_size=5"),
+        ({}, {"accumulate": 2}, "accumulate=1, this run has accumulate=2"),
         ({}, {"seed": 3}, "seed=0, this run has seed=3"),
         ({}, {"data": (X[:16], Y[:16])}, "num_data=20, this run has num_data=16"),
     ],

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import leanbayes as lb
+from leanbayes.method import Method
 from leanbayes.models import resnet18, resnet18_cifar
 from leanbayes.training.unused import share_in_reach
 
@@ -20,6 +21,14 @@ def test_a_stem_too_large_for_the_images_is_told_of() -> None:
     model = resnet18(10, width=4)
     lb.bayesianize_(model, lb.SparseSubspace(density=0.3, std=0.01))
     with pytest.warns(lb.LeanBayesWarning, match=r"layer4.0.conv1.*61% of the model's weights.*resnet18_cifar"):
+        lb.fit(model, IMAGES, epochs=1, progress=False)
+
+
+@pytest.mark.parametrize("method", [lb.Dropout(0.1), lb.NestedDropout(tails="uniform")])
+def test_weights_that_are_not_random_count_too(method: Method) -> None:
+    model = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Conv2d(4, 4, 3, padding=1), nn.Flatten())
+    lb.bayesianize_(model, method)
+    with pytest.warns(lb.LeanBayesWarning, match=r"51% of the model's weights"):  # 8 / 9 of 144 among 252
         lb.fit(model, IMAGES, epochs=1, progress=False)
 
 

@@ -42,7 +42,7 @@ class Train:
         out: the file to write.
         epochs: passes through the training data; by default 20, or more where that makes less than 1,000 steps.
         lr: learning rate of Adam.
-        batch_size: data a step.
+        batch_size: data a batch. accumulate: batches a step of the optimizer, where memory holds no larger ones.
         kl_weight: of the KL term; below 1 is a tempered posterior.
         warmup: steps over which the KL weight rises from 0.
         coverage: of conformal prediction sets or intervals, for example 0.9: half of the validation data find the
@@ -74,6 +74,7 @@ class Train:
     epochs: Anywhere[int | None] = None
     lr: Anywhere[float] = 1e-3
     batch_size: Anywhere[int] = 128
+    accumulate: Anywhere[int] = 1
     kl_weight: Anywhere[float] = 1.0
     warmup: Anywhere[int] = 0
     noise: Anywhere[Literal["fixed", "learned", "heteroscedastic"]] = "learned"
@@ -87,7 +88,8 @@ class Train:
 
     def run(self) -> dict[str, Any]:
         """Train and save; returns the last row of the history."""
-        checks.counts(batch_size=self.batch_size, **({} if self.epochs is None else {"epochs": self.epochs}))
+        wanted = {} if self.epochs is None else {"epochs": self.epochs}
+        checks.counts(batch_size=self.batch_size, accumulate=self.accumulate, **wanted)
         checks.positive(lr=self.lr)
         checks.not_negative(kl_weight=self.kl_weight, warmup=self.warmup)
         checks.seed(self.seed)
@@ -131,6 +133,7 @@ class Train:
             task=data.task if data.num_classes else Regression(noise=self.noise),
             epochs=self.epochs or max(20, math.ceil(1000 / len(parts["train"]))),
             lr=self.lr,
+            accumulate=self.accumulate,
             kl_weight=lb.warmup(0, self.kl_weight, steps=self.warmup) if self.warmup else self.kl_weight,
             seed=self.seed,
             checkpoint=self.checkpoint,

@@ -38,6 +38,7 @@ def distill(
     kernel: Kernel = "both",
     bandwidths: tuple[float, ...] | None = None,
     degree: int = 3,
+    mean_weight: float = 0.0,
     temperature: float = 1.0,
     cache: bool | Predictive = False,
     last_layer: Method | None = None,
@@ -94,7 +95,12 @@ def distill(
     if not isinstance(cache, Predictive):
         checks.flag("cache", cache)
     checks.number("width", width, above=0, at_most=1, error=ConversionError)
-    objective = Objective(loss, MMD(kernel, bandwidths, degree), checks.number("temperature", temperature, above=0))
+    objective = Objective(
+        loss,
+        MMD(kernel, bandwidths, degree),
+        checks.number("temperature", temperature, above=0),
+        checks.number("mean_weight", mean_weight, at_least=0),
+    )
     if last_layer is not None:
         checks.instance("last_layer", last_layer, Method, "a method such as lb.MeanField()")
     for name in {"train_loader", "model"} & options.keys():

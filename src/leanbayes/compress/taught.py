@@ -24,11 +24,15 @@ SMOOTHING = 1e-4
 
 @dataclass(frozen=True)
 class Objective:
-    """loss: "mmd", "kl" or "kd"; see `leanbayes.distill`. mmd: the estimate. temperature: of "kd"."""
+    """loss: "mmd", "kl" or "kd"; see `leanbayes.distill`. mmd: the estimate. temperature: of "kd".
+
+    mean_weight: of the cross-entropy of the means, which is added to "mmd".
+    """
 
     loss: Loss = "mmd"
     mmd: MMD = field(default_factory=MMD)
     temperature: float = 1.0
+    mean_weight: float = 0.0
 
     def __call__(self, student: Likelihood, outputs: Tensor, teacher: Tensor) -> Tensor:
         """The distance of each datum, (batch,); teacher: as `FromTeacher` takes them."""
@@ -40,7 +44,10 @@ class Objective:
             return cross_entropy(student, outputs, teacher, self.temperature)
         assert isinstance(student, Dirichlet)
         alpha = student.concentration(outputs)
-        return dirichlet_mmd(alpha, teacher, self.mmd) if self.loss == "mmd" else dirichlet_nll(alpha, teacher)
+        if self.loss == "kl":
+            return dirichlet_nll(alpha, teacher)
+        distance = dirichlet_mmd(alpha, teacher, self.mmd)
+        return distance + self.mean_weight * mean_cross_entropy(alpha, teacher) if self.mean_weight else distance
 
 
 def dirichlet_mmd(alpha: Tensor, samples: Tensor, mmd: MMD) -> Tensor:
@@ -51,6 +58,12 @@ def dirichlet_mmd(alpha: Tensor, samples: Tensor, mmd: MMD) -> Tensor:
     """
     drawn = torch.distributions.Dirichlet(alpha.clamp_min(SMALLEST), validate_args=False).rsample((samples.shape[1],))
     return mmd(samples, drawn.movedim(0, 1))
+
+
+def mean_cross_entropy(alpha: Tensor, samples: Tensor) -> Tensor:
+    """-sum_k p_k log(alpha_k / alpha_0), p the mean of the samples (batch, S, classes), (batch,)."""
+    alpha = alpha.clamp_min(SMALLEST)
+    return -(samples.mean(1) * (alpha / alpha.sum(-1, keepdim=True)).log()).sum(-1)
 
 
 def dirichlet_nll(alpha: Tensor, samples: Tensor) -> Tensor:

@@ -43,6 +43,32 @@ def digamma(x: Tensor) -> Tensor:
     return torch.where(x > 0, value, turned)
 
 
+def copysign(x: Tensor, sign: Tensor) -> Tensor:
+    """x with the sign of another tensor; a negative zero counts as zero.
+
+    >>> copysign(torch.tensor([1.0, -2.0]), torch.tensor([-3.0, 0.0]))
+    tensor([-1.,  2.])
+    """
+    return torch.where(sign < 0, -x.abs(), x.abs())
+
+
+def cholesky(a: Tensor) -> Tensor:
+    """The lower triangular L with L L^T = a, of positive definite matrices (batch, n, n), column by column.
+
+    >>> m = torch.randn(2, 5, 5, dtype=torch.float64)
+    >>> a = m @ m.mT + torch.eye(5)
+    >>> torch.allclose(cholesky(a), torch.linalg.cholesky(a))
+    True
+    """
+    columns, rows = [], torch.arange(a.shape[-1])
+    for j in range(a.shape[-1]):
+        pivot = a[:, j : j + 1, j : j + 1].clamp_min(1e-30).sqrt()
+        column = a[:, :, j : j + 1] / pivot * (rows >= j).to(a).unsqueeze(1)
+        a = a - column * column.mT
+        columns.append(column)
+    return torch.cat(columns, -1)
+
+
 def _ratio(x: Tensor, coefficients: tuple[tuple[float, ...], tuple[float, ...]]) -> Tensor:
     top, bottom = (torch.zeros_like(x), torch.zeros_like(x))
     for a, b in zip(*map(reversed, coefficients), strict=True):
@@ -71,5 +97,6 @@ _FAR = (
 IN_TERMS_OF_OTHERS: dict[Any, Callable[..., Tensor]] = {
     torch.ops.aten.special_ndtri.default: ndtri,
     torch.ops.aten.digamma.default: digamma,
+    torch.ops.aten.copysign.Tensor: copysign,
 }
 """By the operation of torch, as `ExportedProgram.run_decompositions` takes them."""

@@ -45,22 +45,24 @@ class OrderedLatents(Latents):
     tails: "learned", beta(x) by softmax; "uniform", every length equally often: nested dropout on the code.
     prior_keep: of the Bernoulli chain, p(z_j = 1 | z_{j-1} = 1); None for a prior under which all lengths are equally
         likely.
-    floor: the share of the tail probability that is spread evenly whatever the encoder says. It makes short codes
-        better and long ones worse.
-    temperature: of the relaxation whose gradient hard masks take. With a final_temperature it falls to that within
-        anneal_steps training steps. hard: masks of zeros and ones, or relaxed ones in training.
+    floor: the share of the tail probability that is spread evenly whatever the encoder says, so that all lengths are
+        trained. At 0 the likely lengths are a little better, and short and whole codes worse.
+    hard: masks of zeros and ones in training too, with the gradient of relaxed ones (straight-through). Where a mask is
+        one, that gradient hides what a latent is worth, and fewer latents come into use. Outside of training masks are
+        always hard.
+    temperature: of the relaxation. With a final_temperature it falls to that within anneal_steps training steps.
 
-    >>> OrderedLatents(16, floor=0.1).prior_keep
+    >>> OrderedLatents(16).prior_keep
     0.95
     """
 
     tails: Tails = "learned"
     prior_keep: float | None = 0.95
-    floor: float = 0.0
+    floor: float = 0.5
     temperature: float = 1.0
-    final_temperature: float | None = None
+    final_temperature: float | None = 0.1
     anneal_steps: int = 1000
-    hard: bool = True
+    hard: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -82,7 +82,7 @@ class OrderedCode(Ordered, Code):
             kept = self.kept(self.width or self.limit, mean)
             return self.head.draw(mean, std) * kept, (kappa * kept).sum(1)
         log_beta = self.tails_of(features)
-        hard = self.config.hard or not self.training
+        hard = self.config.hard or self.tail is None or not self.training
         z = slope(log_beta, self.temperature, self.tail_noise.drawn(log_beta), hard)
         kl = tail_kl(log_beta, self.within_limit(self.log_prior)) + expected_cost(log_beta, kappa)
         return self.head.draw(mean, std) * z, kl
@@ -108,7 +108,7 @@ class OrderedCode(Ordered, Code):
         return (torch.arange(self.nodes, device=like.device) < length).to(like)
 
     def callbacks(self) -> list[Any]:
-        return [] if self.config.final_temperature is None else [Annealing(self)]
+        return [] if self.tail is None or self.config.final_temperature is None else [Annealing(self)]
 
     def deployed(self, length: int) -> Code:
         return PointCode.cut(self.head.mean, length)

@@ -37,6 +37,7 @@ _SUMMARIES = {
     "baselines": "all methods on one network, beside a plain one: accuracy, calibration, out-of-domain",
     "bn-statistics": "nested posteriors, appendix C.2: BatchNorm statistics at a width from few images or all",
     "cascade": "the widths of a nested network as a cascade: accuracy, calibration, MACs and time beside the whole",
+    "cifar10": "all families from one trained network, a narrow ResNet-18 on CIFAR-10: quality, shifts, size and time",
     "defaults":
         "every method with nothing but its defaults on trained networks, beside the same training without Bayes",
     "hvae-depth": "ordered latents, section 6.2.2: the depth of a hierarchical VAE by the mode of its posterior",
@@ -44,6 +45,8 @@ _SUMMARIES = {
         "nested posteriors, table 2: the smallest BN3, sparse variational dropout, averages over widths",
     "lung-segmentation":
         "nested posteriors and ordered latents, table 8: samples of U-Nets beside the masks of four experts (LIDC)",
+    "nested-ablation":
+        "nested posteriors: learned or uniform tails, with and without noise, decay, shared draws, drawn widths",
     "nested-cost": "nested posteriors, table 3: time of a training step and of a prediction beside IBNN and FN3",
     "nested-tails": "nested posteriors, figure 1: learned tail probabilities by layer",
     "nested-widths":
@@ -101,7 +104,7 @@ _SUMMARIES = {
         "variance networks, appendix D: the first dense layer without means from the start; LeNet-5, VGG-like",
 }  # fmt: skip
 _FOLDERS = {
-    "compress": ("one-pass", "student"),
+    "compress": ("cascade", "one-pass", "pruning", "student"),
     "nested": ("bn-statistics", "limited-parameters", "snr-pruning"),
     "segmentation": ("lung-segmentation",),
     "latents": ("hvae-depth", "ordered-latents", "posterior-collapse", "progressive-generation"),

@@ -96,7 +96,7 @@ class OrderedConditionalCode(Ordered, ConditionalCode):
             return self.draw(*q) * kept, None if posterior is None else (kappa(q, p) * kept).sum(1)
         p_tails = self.tails_of(self.prior_tail(prior))
         q_tails = p_tails if posterior is None else self.tails_of(self.posterior_tail(posterior))
-        hard = self.config.hard or not self.training
+        hard = self.config.hard or self.config.tails == "uniform" or not self.training
         mask = slope(q_tails, self.temperature, self.tail_noise.drawn(q_tails), hard)
         kl = None if posterior is None else tail_kl(q_tails, p_tails) + expected_cost(q_tails, kappa(q, p))
         return self.draw(*q) * mask, kl

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -47,6 +48,23 @@ class Terms(NamedTuple):
         return torch.stack([torch.as_tensor(term).to(self.loss) for term in terms]).detach()
 
 
+def averaged(parts: Sequence[Terms], shares: Sequence[float]) -> Terms:
+    """The terms of several batches in one, from those of each and its share of the data.
+
+    >>> one, two = (Terms(torch.tensor(x), torch.tensor(x), torch.tensor(5.0), 1.0) for x in (1.0, 2.0))
+    >>> averaged([one, two], [0.75, 0.25]).nll
+    tensor(1.2500)
+    """
+    if len(parts) == 1:
+        return parts[0]
+    weights = {"kl_weight", "latent_weight"}  # the same for all
+    mean = {
+        name: sum(share * part._asdict()[name] for share, part in zip(shares, parts, strict=True))
+        for name in set(Terms._fields) - weights
+    }
+    return parts[-1]._replace(**mean)
+
+
 class ELBO(nn.Module):
     r"""The negative evidence lower bound per datum.
 
@@ -81,6 +99,7 @@ class ELBO(nn.Module):
         self.kl_weight = schedule(kl_weight)
         self.latent_weight = schedule(latent_weight, "latent_weight")
         self.step = 0
+        self.compared = False
 
     def forward(self, model: nn.Module, outputs: Any, targets: Any) -> Terms:
         tensor = batches.output_tensor(outputs)
@@ -101,7 +120,8 @@ class ELBO(nn.Module):
                 latent_kl = outputs.kl.mean().to(loss)
                 loss = loss + latent_weight * latent_kl
         if training:
-            if self.step == 0:
+            if self.step == 0 and not self.compared:
+                self.compared = True
                 self._compare(nll, kl, weight)
             self.step += 1
         return Terms(loss, nll, kl, weight, 0.0 if unscaled is None else unscaled, latent_kl, latent_weight)

@@ -6,6 +6,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -24,6 +25,10 @@ from .elbo import ELBO
 from .history import History
 from .job import Job
 from .loop import Run
+from .natural_gradient import NaturalGradientSGD
+from .noise import tunable, tuned_
+from .processes import Parameters, in_precision
+from .progress import tell
 from .recalibrate import needs_whole_draws, recalibrate_
 from .schedules import Schedule, schedule
 from .trackers import TensorBoardTracker, Tracker, check as check_trackers
@@ -34,6 +39,8 @@ if TYPE_CHECKING:
 
 RECALIBRATION = 10_000
 """How many data BatchNorm's statistics are collected from after training: 50 whole networks with 200 data each."""
+
+_SHARDED = {"fsdp": "popen", "fsdp_spawn": "spawn", "fsdp_fork": "fork"}  # and how processes are started
 
 
 def fit(
@@ -52,10 +59,12 @@ def fit(
     latent_weight: float | Schedule = 1.0,
     num_data: int | None = None,
     batch_size: int = 128,
+    accumulate: int = 1,
     val_samples: int = 4,
     seed: int = 0,
     clip: float | None = None,
     recalibrate: bool = True,
+    tune: bool = True,
     early_stopping: int | hooks.EarlyStopping | None = None,
     callbacks: Sequence[Any] = (),
     checkpoint: str | os.PathLike[str] | None = None,
@@ -87,17 +96,24 @@ def fit(
     None is 1 where there are 20 data a random weight, and 0.05 data / weights where there are fewer, so that the KL
     counts 0.05 of its mean over the weights: a tempered posterior, without which the prior of a large network outweighs
     little data. latent_weight: the same for the KL of latent variables, where a model has any: a beta-VAE's beta.
+    accumulate: how many batches make one step of the optimizer: their gradients are added, each weighed by its data,
+    and the KL counts once, so that it is the step of one batch of accumulate * batch_size data in the memory of one of
+    batch_size. BatchNorm and weight noise still see batch by batch. Schedules, callbacks, ``checkpoint_every`` and the
+    history count steps of the optimizer; an epoch ends with the batches that are left.
     clip: the largest norm of the gradient.
     recalibrate: training noise and the noise of `predict` differ (see the guide on BatchNorm), so that BatchNorm's
     statistics are collected anew at the end, from up to 10,000 data under whole draws of the weights. Frozen ones stay.
+    tune: with ``val``, the amount of noise is chosen by it at the end (`tune_noise_`): a factor on the spread of all
+    that is random, and the noise of a regression that learns it. The history has what was tried, as ``tuning``.
     early_stopping: a patience in epochs on val_nll, or an `EarlyStopping`. callbacks: see
     `leanbayes.training.callbacks`. val_samples: draws of the weights in validation.
 
     checkpoint: a file, replaced atomically after each epoch and every `checkpoint_every` steps; the one before it stays
     as ``<name>.previous``, and ``<name>.lock`` keeps other runs out. With resume=True a run continues from it if it is
     there; killed at any moment, it ends bit-identical to one that was not (on the same number of threads). Another
-    seed, batch_size, num_data, kl_weight, scheduler, method or prior is refused; other data, clip and options of the
-    optimizer such as lr apply from there on, with a warning (where a scheduler sets them, its values stay).
+    seed, batch_size, accumulate, num_data, kl_weight, scheduler, method or prior is refused; other data, clip and
+    options of the optimizer such as lr apply from there on, with a warning (where a scheduler sets them, its values
+    stay).
     log: a file of JSON lines, a row an epoch. tensorboard: a folder. trackers: `MLflowTracker`, `WandbTracker` or any
     object with the methods of `leanbayes.training.trackers.Tracker`.
 
@@ -105,8 +121,11 @@ def fit(
     finite) an error says why, and the model is as it was when that step began, buffers included.
 
     accelerator, devices, strategy, precision: as in Lightning Fabric; one device, or DDP, where batch_size is per
-    process. Noise differs between processes, parameters do not. The model stays on its device, in the train or eval
-    mode it came in, and the global random generators are left as they were found.
+    process. Noise differs between processes, parameters do not. "fsdp" (or "fsdp_spawn", "fsdp_fork") is the same with
+    parameters, gradients and the optimizer's state divided among processes between steps; a step gathers all of them,
+    since the KL needs whole posteriors. It is for plain models and methods without callbacks, such as `MeanField`. The
+    model stays on its device, in the train or eval mode it came in, and the global random generators are left as they
+    were found.
 
     >>> import torch
     >>> _ = torch.manual_seed(0)
@@ -121,8 +140,10 @@ def fit(
     checks.one_of("scheduler_every", scheduler_every, ("epoch", "step"))
     checks.flag("resume", resume)
     checks.flag("recalibrate", recalibrate)
+    checks.flag("tune", tune)
     checks.flag("progress", progress)
-    for name, value in {"epochs": epochs, "batch_size": batch_size, "val_samples": val_samples}.items():
+    counts = {"epochs": epochs, "batch_size": batch_size, "accumulate": accumulate, "val_samples": val_samples}
+    for name, value in counts.items():
         checks.whole_number(name, value)
     checks.number("lr", lr, above=0)
     if clip is not None:
@@ -146,8 +167,11 @@ def fit(
     elbo = ELBO(task, count, 1.0 if kl_weight is None else kl_weight, latent_weight)
     if kl_weight is None:  # now that the number of data is known to be one
         elbo.kl_weight = schedule(arguments.default_kl_weight(model, elbo.num_data))
-    fabric = _fabric(accelerator, devices, strategy, precision)
+    fabric, parameters = _fabric(accelerator, devices, strategy, precision)
     chosen = arguments.make_optimizer(optimizer, model, elbo, lr, scale_lr)
+    own = [*hooks.check(callbacks), *arguments.make_early_stopping(early_stopping, val)]
+    if type(parameters) is not Parameters:
+        _check_sharding(model, chosen, own)
     job = Job(
         model=model,
         elbo=elbo,
@@ -155,23 +179,21 @@ def fit(
         val=val,
         epochs=epochs,
         batch_size=batch_size,
+        accumulate=accumulate,
         optimizer=chosen,
         scheduler=arguments.make_scheduler(scheduler, chosen, scheduler_every),
         scheduler_every=scheduler_every,
         seed=seed,
         clip=clip,
         val_samples=val_samples,
-        callbacks=[
-            *hooks.callbacks(model),
-            *hooks.check(callbacks),
-            *arguments.make_early_stopping(early_stopping, val),
-        ],
+        callbacks=[*hooks.callbacks(model), *own],
         checkpoint=arguments.as_file("checkpoint", checkpoint),
         checkpoint_every=checkpoint_every,
         resume=resume,
         log=arguments.as_file("log", log),
         trackers=tracked,
         progress=progress,
+        parameters=parameters,
     )
     if checkpoint is not None and not feed.owned:
         warnings.warn(
@@ -188,25 +210,58 @@ def fit(
     record.ensure(model).trained(elbo.likelihood.to_dict(), class_names(train_loader))
     if recalibrate and needs_whole_draws(model):
         recalibrate_(model, train_loader, data=RECALIBRATION, seed=seed)
+    if tune and val is not None and tunable(model, elbo.likelihood):
+        held_out = data.feed(val, batch_size=batch_size, seed=seed, training=False)
+        forward = partial(in_precision, fabric, model)
+        options: Any = {"seed": seed, "recalibrate": recalibrate, "final": RECALIBRATION}
+        result.tuning = tuned_(model, elbo.likelihood, held_out, train_loader, forward=forward, **options)
+        record.ensure(model).likelihood = elbo.likelihood.to_dict()
+        if progress:
+            tell(result.tuning.summary())
     return result
 
 
-def _fabric(accelerator: str, devices: Any, strategy: Any, precision: Any) -> Fabric:
+def _fabric(accelerator: str, devices: Any, strategy: Any, precision: Any) -> tuple[Fabric, Parameters]:
+    """Lightning's Fabric, and where parameters are between steps: in all processes, or divided among them."""
     from lightning_fabric import Fabric
     from lightning_fabric.strategies import DDPStrategy, SingleDeviceStrategy
 
+    parameters, chosen = Parameters(), strategy
+    if isinstance(strategy, str) and strategy in _SHARDED:
+        from .sharded import Sharded, Shards
+
+        parameters = shards = Shards()
+        chosen = Sharded(shards, start_method=_SHARDED[strategy])
     try:
-        fabric = Fabric(accelerator=accelerator, devices=devices, strategy=strategy, precision=precision)
+        fabric = Fabric(accelerator=accelerator, devices=devices, strategy=chosen, precision=precision)
     except Exception as error:  # Fabric raises whatever comes of a bad argument
         shown = {"accelerator": accelerator, "devices": devices, "strategy": strategy, "precision": precision}
         given = ", ".join(f"{name}={checks.short(value)}" for name, value in shown.items())
         raise ConfigError(f"{given}: {error}") from error
     if not isinstance(fabric.strategy, (DDPStrategy, SingleDeviceStrategy)):
         raise ConfigError(
-            f"strategy: expected a single device or DDP, received {type(fabric.strategy).__name__}; "
-            "the KL needs whole posteriors, so sharded strategies are not supported"
+            f"strategy: expected a single device, DDP or FSDP, received {type(fabric.strategy).__name__}; parameters "
+            f"that are divided any other way leave the KL without whole posteriors: pass one of {', '.join(_SHARDED)}"
         )
-    return fabric
+    return fabric, parameters
+
+
+def _check_sharding(model: nn.Module, optimizer: Optimizer, callbacks: Sequence[Any]) -> None:
+    """Refuse what needs whole parameters between the steps of a run that divides them among processes."""
+    wrong = None
+    if found := hooks.callbacks(model):
+        wrong = (
+            f"a method without callbacks (such as MeanField), received {type(found[0]).__name__}, which changes weights"
+        )
+    elif any(isinstance(c, hooks.EarlyStopping) and c.restore_best for c in callbacks):
+        wrong = "no EarlyStopping(restore_best=True), which copies weights"
+    elif isinstance(optimizer, NaturalGradientSGD):
+        wrong = "an optimizer that works number by number, received NaturalGradientSGD, which decomposes matrices"
+    if wrong is not None:
+        raise ConfigError(
+            f'strategy="fsdp": expected {wrong} between steps, where every process has a part of them; use '
+            'strategy="ddp"'
+        )
 
 
 def _launch(fabric: Fabric, job: Job) -> History:

@@ -46,8 +46,11 @@ def finite(tensors: Iterable[Tensor]) -> bool:
     (True, False)
     """
     found = [t._values() if t.is_sparse else t for t in tensors]
-    norm = torch.nn.utils.get_total_norm(found) if found else torch.zeros(())
-    return bool(torch.isfinite(norm)) or all(bool(torch.isfinite(t).all()) for t in found)
+    for kind in {type(t): None for t in found}:  # tensors in parts and whole ones do not mix
+        same = [t for t in found if type(t) is kind]
+        if not bool(torch.isfinite(torch.nn.utils.get_total_norm(same))):
+            return all(bool(torch.isfinite(t).all()) for t in found)
+    return True
 
 
 def check_gradients(trained: Mapping[str, Tensor], where: str, hint: str) -> None:

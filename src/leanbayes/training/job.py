@@ -11,6 +11,7 @@ from torch.optim import Optimizer
 
 from .. import batches
 from .elbo import ELBO, Terms
+from .processes import Parameters
 from .trackers import Tracker
 
 
@@ -24,6 +25,7 @@ class Job:
     val: Any
     epochs: int
     batch_size: int
+    accumulate: int
     optimizer: Optimizer
     scheduler: Any
     scheduler_every: str
@@ -37,6 +39,7 @@ class Job:
     log: Path | None
     trackers: list[Tracker]
     progress: bool
+    parameters: Parameters
 
 
 class Step(nn.Module):

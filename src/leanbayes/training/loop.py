@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
@@ -21,7 +22,7 @@ from ..layers.contract import option
 from ..sampling import mix
 from . import data, diagnose, guard, processes, rng, scales, settings, snapshot
 from .callbacks import State, notify
-from .elbo import Terms
+from .elbo import Terms, averaged
 from .history import History, Journal, plain
 from .job import Job, Step, Sums
 from .progress import Bar
@@ -55,15 +56,20 @@ class Run:
                 LeanBayesWarning,
                 stacklevel=2,
             )
-        self.state = State(job.model, job.optimizer, total_steps=job.epochs * len(self.feed) or None)
-        stepped = {id(p) for group in job.optimizer.param_groups for p in group["params"]}
-        named = (*job.model.named_parameters(), *job.elbo.named_parameters())
-        self.trained = {name: p for name, p in named if id(p) in stepped}
+        self.epoch_steps = math.ceil(len(self.feed) / job.accumulate)
+        self.state = State(job.model, job.optimizer, total_steps=job.epochs * self.epoch_steps or None)
+        self._look()
         self.finite_at_start = guard.finite(self.trained.values())
-        self.unused = Unused(job.model, self.trained)
         self.fixed = self.free = {}
         if job.checkpoint is not None:  # as they are before anything moves
             self.fixed, self.free = settings.must_match(self), settings.may_differ(self)
+
+    def _look(self) -> None:  # for the parameters that the optimiser steps, as they are now
+        job = self.job
+        stepped = {id(p) for group in job.optimizer.param_groups for p in group["params"]}
+        named = (*job.model.named_parameters(), *job.elbo.named_parameters())
+        self.trained = {name: p for name, p in named if id(p) in stepped}
+        self.unused = Unused(job.model, self.trained)
 
     def train(self) -> History:
         """Train from the start, or from the checkpoint; returns the history."""
@@ -77,43 +83,52 @@ class Run:
         with rng.preserved(fabric.device), kept_modes(job.model):
             if not job.model.training:  # otherwise modules that were frozen in eval mode stay so
                 job.model.train()
-            self.module, self.optimizer = fabric.setup(Step(job.model, job.elbo), job.optimizer)
-            # Each process has noise of its own; DDP has made parameters and buffers the same everywhere.
-            rng.seed_all(mix(job.seed, fabric.global_rank))
-            check_validation(self)
-            self.undo = guard.Undo(job.model, job.elbo)
-            first = fabric.is_global_zero
-            for path in (job.checkpoint, job.log):
-                if first and path is not None:
-                    files.remove_leftovers(path)  # of runs that were killed while they wrote
             watch = scales.Watch(job.model, job.optimizer)
-            if stored is None:
-                start_noise(self)
-                snapshot.begin(self)
-            else:
-                snapshot.restore(self, stored)
-            journal = Journal(job.log, job.trackers, self.history.rows) if first else Journal(None, [], [])
-            bar = Bar(job.epochs, len(self.feed), self.state.step, show=job.progress and first)
+            self.module, self.optimizer = fabric.setup(Step(job.model, job.elbo), job.optimizer)
+            job.parameters.adopt(job.optimizer)
             try:
-                while self.state.epoch < job.epochs and self.state.stop is None:
-                    self._epoch(bar)
-                    journal.append(self.history.last)
-                notify(job.callbacks, "fit_end", self.state)
-                if stored is None and first:  # a run that is continued has not seen the start
-                    watch.warn(self.state.step)
+                self._look()
+                self._epochs(stored)
             finally:
-                journal.close()
-                bar.close()
+                job.parameters.end()
+            if stored is None and fabric.is_global_zero:  # a run that is continued has not seen the start
+                watch.warn(self.state.step)
         self.history.stopped = self.state.stop
         return self.history
+
+    def _epochs(self, stored: dict[str, Any] | None) -> None:
+        job, fabric = self.job, self.fabric
+        # Each process has noise of its own; DDP has made parameters and buffers the same everywhere.
+        rng.seed_all(mix(job.seed, fabric.global_rank))
+        check_validation(self)
+        self.undo = guard.Undo(job.model, job.elbo)
+        first = fabric.is_global_zero
+        for path in (job.checkpoint, job.log):
+            if first and path is not None:
+                files.remove_leftovers(path)  # of runs that were killed while they wrote
+        if stored is None:
+            start_noise(self)
+            snapshot.begin(self)
+        else:
+            snapshot.restore(self, stored)
+        journal = Journal(job.log, job.trackers, self.history.rows) if first else Journal(None, [], [])
+        bar = Bar(job.epochs, self.epoch_steps, self.state.step, show=job.progress and first)
+        try:
+            while self.state.epoch < job.epochs and self.state.stop is None:
+                self._epoch(bar)
+                journal.append(self.history.last)
+            notify(job.callbacks, "fit_end", self.state)
+        finally:
+            journal.close()
+            bar.close()
 
     def _epoch(self, bar: Bar) -> None:
         job, state = self.job, self.state
         started = time.perf_counter() - self.sums.seconds
         feed = iter(self.feed.epoch(state.epoch, self.batch))
-        while (batch := self._next(feed)) is not None:
-            numbers = self._step(batch)
-            self.batch += 1
+        for group in self._groups(feed):
+            numbers = self._step(group)
+            self.batch += len(group)
             self.sums.seconds = time.perf_counter() - started
             bar.step(state.epoch, state.step, *numbers[:3])
             if self.feed.owned and job.checkpoint_every and state.step % job.checkpoint_every == 0:
@@ -131,6 +146,17 @@ class Run:
         self.history.rows.append(plain(state.row))
         state.epoch, state.row, self.batch, self.sums = state.epoch + 1, None, 0, Sums()
         snapshot.save(self)
+
+    def _groups(self, feed: Iterator[Any]) -> Iterator[list[Any]]:
+        """The batches whose gradients make one step; at the end of an epoch there may be fewer."""
+        group: list[Any] = []
+        while (batch := self._next(feed)) is not None:
+            group.append(batch)
+            if len(group) == self.job.accumulate:
+                yield group
+                group = []
+        if group:
+            yield group
 
     def _next(self, feed: Iterator[Any]) -> Any:
         """The next batch, checked; None at the end."""
@@ -151,55 +177,48 @@ class Run:
                 )
         return batch
 
-    def _step(self, batch: Any) -> list[float]:
+    def _step(self, group: list[Any]) -> list[float]:
+        """A step of the optimiser with the gradient of a group of batches; returns the terms of the loss."""
         job, state = self.job, self.state
-        inputs, targets = batches.split(batch)
         self.undo.mark()
         try:
-            terms, numbers = self._gradients(batch, inputs, targets)
+            terms, numbers, count = self._gradients(group)
         except BaseException:
             self.undo.restore()
             raise
         self.optimizer.step()
+        job.elbo.step = self.undo.step + 1  # however often a callback has asked for the loss
         if job.scheduler is not None and job.scheduler_every == "step":
             self._schedule(None)
         state.step += 1
         notify(job.callbacks, "after_step", state)
-        self.sums.add(batches.size(inputs), numbers, terms)
+        self.sums.add(count, numbers, terms)
         return numbers
 
-    def _gradients(self, batch: Any, inputs: Any, targets: Any) -> tuple[Terms, list[float]]:
-        """Compute the gradients of a batch, clipped and checked to be finite; of the model only buffers change.
+    def _gradients(self, group: list[Any]) -> tuple[Terms, list[float], int]:
+        """Compute the gradients of a group of batches, clipped and finite; of the model only buffers change.
 
-        Returns what the ELBO returned, and its terms as numbers, averaged over processes.
+        A batch counts by its data: the sum is the gradient of all in one batch, in which the KL counts once. Returns
+        the terms of the ELBO, the same as numbers averaged over processes, and the number of data.
         """
         fabric, job, state = self.fabric, self.job, self.state
-        inputs, targets = (batches.to(part, fabric.device) for part in (inputs, targets))
+        parts = [batches.split(batch) for batch in group]
+        sizes = [batches.size(inputs) for inputs, _ in parts]
+        shares = [size / sum(sizes) for size in sizes]
         state.terms = None
-        state.closure = lambda: job.elbo(job.model, self._forward(inputs, targets), targets).loss
+        state.closure = lambda: sum(
+            share * job.elbo(job.model, self._forward(inputs, targets), targets).loss
+            for share, (inputs, targets) in zip(shares, (self._placed(part) for part in parts), strict=True)
+        )
         notify(job.callbacks, "before_step", state)
-        before = rng.capture_torch(fabric.device)
         self.optimizer.zero_grad()
-
-        def loss() -> Terms:
-            try:
-                with self.unused.shapes():
-                    return self.module(inputs, targets)  # type: ignore[no-any-return]
-            except (TypeError, ValueError, RuntimeError) as error:
-                if (why := guard.batch_at_fault(job.model, batch, inputs, targets, error)) is not None:
-                    raise DataError(why) from error
-                raise
-
-        terms = processes.together(self.fabric, loss)
-        fabric.backward(terms.loss)
-        # Averaged over processes, so that a NaN on one of them stops all instead of leaving the others waiting; and
-        # read only now, since it waits for the device.
-        losses: Any = fabric.all_reduce(terms.numbers(), reduce_op="mean")
-        numbers: list[float] = losses.tolist()
-        if not all(map(math.isfinite, numbers)):
-            rng.restore_torch(before, fabric.device)
-            raise TrainingError(self._diagnosis(inputs, targets, terms) + self._resume_hint())
-        state.terms = terms.detached()
+        found = []
+        with self.unused.shapes():
+            for number, (batch, share) in enumerate(zip(group, shares, strict=True), start=1):
+                job.elbo.step = self.undo.step  # schedules of its weights count steps of the optimiser
+                with fabric.no_backward_sync(self.module, enabled=number < len(group)):
+                    found.append(self._backward(batch, share))
+        state.terms = terms = averaged([terms for terms, _ in found], shares)
         scaler = option(fabric.strategy.precision, "scaler")
         state.scale = 1.0 if scaler is None else float(scaler.get_scale())
         notify(job.callbacks, "after_backward", state)
@@ -209,7 +228,36 @@ class Run:
         if scaler is None and (norm is None or not bool(torch.isfinite(norm))):  # a scaler skips such steps by itself
             guard.check_gradients(self.trained, self._where(), self._resume_hint())
         self.unused.gradients()
-        return terms, numbers
+        numbers = [sum(map(operator.mul, shares, each)) for each in zip(*(n for _, n in found), strict=True)]
+        return terms, numbers, sum(sizes)
+
+    def _backward(self, batch: Any, share: float) -> tuple[Terms, list[float]]:
+        """Add the gradients of a batch, times its share of the data; returns the terms of its loss, detached."""
+        fabric, job = self.fabric, self.job
+        inputs, targets = self._placed(batches.split(batch))
+        before = rng.capture_torch(fabric.device)
+
+        def loss() -> Terms:
+            try:
+                return self.module(inputs, targets)  # type: ignore[no-any-return]
+            except (TypeError, ValueError, RuntimeError) as error:
+                if (why := guard.batch_at_fault(job.model, batch, inputs, targets, error)) is not None:
+                    raise DataError(why) from error
+                raise
+
+        terms = processes.together(self.fabric, loss)
+        fabric.backward(terms.loss if share == 1 else terms.loss * share)
+        # Averaged over processes, so that a NaN on one of them stops all instead of leaving the others waiting; and
+        # read only now, since it waits for the device.
+        losses: Any = fabric.all_reduce(terms.numbers(), reduce_op="mean")
+        numbers: list[float] = losses.tolist()
+        if not all(map(math.isfinite, numbers)):
+            rng.restore_torch(before, fabric.device)
+            raise TrainingError(self._diagnosis(inputs, targets, terms) + self._resume_hint())
+        return terms.detached(), numbers
+
+    def _placed(self, part: Any) -> Any:
+        return tuple(batches.to(each, self.fabric.device) for each in part)
 
     def _check_parameters(self) -> None:
         """Refuse to continue, or to write a checkpoint, once a step has overflowed."""
@@ -249,7 +297,9 @@ class Run:
             "lr": float(self.job.optimizer.param_groups[0]["lr"]),
         }
         if self.val is not None:
-            row |= self.validate(self.val.epoch(0), self.job.val_samples, partial(processes.total_of, self.fabric))
+            reduce = partial(processes.total_of, self.fabric)
+            with self.job.parameters.whole():
+                row |= self.validate(self.val.epoch(0), self.job.val_samples, reduce)
         return row | {"seconds": round(time.perf_counter() - started, 3)}
 
     def validate(
@@ -269,8 +319,7 @@ class Run:
 
     def _forward(self, inputs: Any, targets: Any = None) -> Any:
         """A forward pass past DDP, whose synchronisation would wait for processes that have fewer batches."""
-        with self.fabric.autocast():
-            return batches.call(self.job.model, self.fabric.strategy.precision.convert_input(inputs), targets)
+        return processes.in_precision(self.fabric, self.job.model, inputs, targets)
 
     def _schedule(self, row: dict[str, Any] | None) -> None:
         if isinstance(self.job.scheduler, ReduceLROnPlateau):

@@ -2,18 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
+from .. import batches
 from ..errors import TrainingError
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
 T = TypeVar("T")
+
+
+class Parameters:
+    """Where the parameters of a run are: here, every process has all of them; `sharded.Shards` divides them."""
+
+    def adopt(self, optimizer: Optimizer) -> None:
+        """The model has been set up: let the optimiser step what it has now."""
+
+    @contextlib.contextmanager
+    def whole(self) -> Iterator[None]:
+        """A block in which the model has whole parameters, outside a training step; all processes enter it."""
+        yield
+
+    def gathered(self, content: Any) -> Any:
+        """Nested values with whole tensors in the place of parts; all processes take part."""
+        return content
+
+    def divided(self, stored: dict[str, Any], model: nn.Module) -> dict[str, Any]:
+        """The content of a checkpoint, its tensors as the model and its optimiser have them."""
+        return stored
+
+    def end(self) -> None:
+        """Give the model and the optimiser whole parameters back; all processes take part."""
 
 
 def together(fabric: Fabric, work: Callable[[], T]) -> T:
@@ -56,3 +82,9 @@ def synchronise_buffers(fabric: Fabric, model: nn.Module) -> None:
     if fabric.world_size > 1:
         for buffer in model.buffers():
             torch.distributed.broadcast(buffer, 0)
+
+
+def in_precision(fabric: Fabric, model: nn.Module, inputs: Any, targets: Any = None) -> Any:
+    """A forward pass in the precision of a run."""
+    with fabric.autocast():
+        return batches.call(model, fabric.strategy.precision.convert_input(inputs), targets)

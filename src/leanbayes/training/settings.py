@@ -39,6 +39,7 @@ def must_match(run: Run) -> dict[str, Any]:
         "task": job.elbo.likelihood.task,
         "optimizer": type(job.optimizer).__name__,
         **run.feed.describe(),
+        "accumulate": job.accumulate,
         "elbo.num_data": job.elbo.num_data,
         "kl_weight": _described(job.elbo.kl_weight),
         "latent_weight": _described(job.elbo.latent_weight),

@@ -90,9 +90,9 @@ def take(run: Run) -> dict[str, Any]:
     return {
         "settings": run.fixed,
         "free": run.free,
-        "model": dict(job.model.state_dict()),
+        "model": job.parameters.gathered(dict(job.model.state_dict())),
         "elbo": dict(job.elbo.state_dict()),
-        "optimizer": job.optimizer.state_dict(),
+        "optimizer": job.parameters.gathered(job.optimizer.state_dict()),
         "scheduler": None if job.scheduler is None else job.scheduler.state_dict(),
         "precision": run.fabric.strategy.precision.state_dict(),
         "callbacks": [(type(c).__name__, c.state_dict() if option(c, "state_dict") else None) for c in job.callbacks],
@@ -125,6 +125,7 @@ def restore(run: Run, stored: dict[str, Any]) -> None:
 
 def _restore(run: Run, stored: dict[str, Any]) -> None:
     job, position = run.job, stored["position"]
+    stored = job.parameters.divided(stored, job.model)
     job.model.load_state_dict(stored["model"])
     job.elbo.load_state_dict(stored["elbo"])
     job.optimizer.load_state_dict(stored["optimizer"])

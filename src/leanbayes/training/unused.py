@@ -119,9 +119,8 @@ def share_in_reach(conv: _ConvNd, size: tuple[int, ...]) -> float:
 
 def _weights(module: nn.Module) -> int:
     """The numbers of the weight that a layer holds itself, active or not."""
-    if isinstance(module, BayesianLayer):
-        q = module.posterior("weight")
-        return math.prod(q.shape) if q is not None else 0
+    if isinstance(module, BayesianLayer) and (q := module.posterior("weight")) is not None:
+        return math.prod(q.shape)
     weight = module._parameters.get("weight")
     return weight.numel() if weight is not None and weight.ndim > 1 else 0
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 import leanbayes as lb
 from leanbayes.errors import LeanBayesWarning, PredictionError
+from leanbayes.kernels import gaussian
 from leanbayes.prediction.moments import Moments, check_moments, rule
 from leanbayes.prediction.moments.rules import FUNCTIONS
 
@@ -216,3 +217,33 @@ def test_evaluate_takes_the_estimator() -> None:
     assert found.metrics["nll"] == pytest.approx(float(expected), rel=1e-4)
     with pytest.raises(lb.LeanBayesError, match="mean_only"):
         lb.evaluate(model, data, estimator="moments", mean_only=True, **options)  # type: ignore[arg-type]
+
+
+class _Shared(nn.Module):
+    """One uncertain channel that eight others read, with a residual sum, and a head that adds all of them up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.spread, self.body = nn.Conv2d(1, 1, 3), nn.Conv2d(1, 8, 1), nn.Conv2d(8, 8, 3, padding=1)
+        self.norm, self.head = nn.BatchNorm2d(8), nn.Linear(8, 2)
+        for layer in (self.spread, self.head):
+            nn.init.constant_(layer.weight, 0.5)
+        nn.init.constant_(self.body.weight, 0.01)
+        nn.init.constant_(self.first.bias, 5.0)  # far from zero: rectifiers pass what they get
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.spread(torch.relu(self.first(x))))
+        x = torch.relu(self.norm(self.body(x)) + x)
+        return self.head(x.mean((2, 3)))
+
+
+@pytest.mark.parametrize("kernels", [True, False])
+def test_channels_that_read_the_same_vary_together(kernels: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(0)
+    model = _Shared().eval()
+    lb.bayesianize_(model, {"first": lb.MeanField(std=0.1), "*": None})
+    if not kernels:
+        monkeypatch.setattr(gaussian, "serves", lambda terms: False)
+    rows = {row.layer: row for row in check_moments(model, torch.rand(4, 1, 8, 8), samples=600)}
+    assert 0.85 < rows["head"].variance_ratio < 1.15  # of independent channels it would be 0.05
+    assert rows["head"].mean_error < 0.3

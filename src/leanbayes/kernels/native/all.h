@@ -8,6 +8,8 @@
 #include "norm.h"
 #include "pool.h"
 #include "perturb.h"
+#include "gaussian.h"
+#include "divergence.h"
 #undef vf
 #undef vu
 #undef vi

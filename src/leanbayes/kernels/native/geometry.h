@@ -114,3 +114,42 @@ static int extended(call *c, extent *e) {
 }
 
 static int64_t elements_of(const extent *e) { return e->blocks * e->positions * e->channels * LANES; }
+
+/* Activations in torch's own order: planes (batch x channels) of positions. */
+typedef struct { int64_t count, channels, positions; } planes;
+
+/* What is read of such: factor x + shift, of a mean and a variance and by channel, plus another term; all but x may be NULL. */
+typedef struct { const float *mean, *variance, *factor, *shift, *other_mean, *other_variance; } terms;
+
+/* Windows along one dimension of planes. */
+typedef struct { int64_t size, kernel, stride, padding, dilation, out; } axis;
+typedef struct { planes n; axis rows, columns; } windows;
+
+/* The numbers of planes, checked. 0 where they were refused. */
+static int planes_of(call *c, int64_t count, int64_t channels, int64_t positions, planes *n) {
+  *n = (planes){count, channels, positions};
+  if (count < 0 || channels < 1 || channels > EDGE || positions < 1 || count % channels) refuse(c, SHAPE);
+  else if (count > MOST || positions > MOST || times(count, positions) > MOST) refuse(c, LARGE);
+  return !c->error;
+}
+
+/* Six numbers as the windows of one dimension; each begins inside the image, or in the padding before it. */
+static axis axis_of(call *c, const int64_t *n) {
+  const axis a = {n[0], n[1], n[2], n[3], n[4], n[5]};
+  int right = n[3] >= 0 && n[3] <= EDGE;
+  for (int i = 0; i < 6; i++) right = right && (i == 3 || (n[i] >= 1 && n[i] <= EDGE));
+  if (!right || a.padding >= a.kernel * a.dilation || (a.out - 1) * a.stride >= a.size + a.padding) refuse(c, SHAPE);
+  return a;
+}
+
+/* The next argument as windows: planes, channels, and of rows and of columns size, kernel, stride, padding, dilation, windows. */
+static int windowed(call *c, windows *s) {
+  const int64_t *n = elements(c, INT64, 14);
+  if (c->error) return 0;
+  s->rows = axis_of(c, n + 2);
+  s->columns = axis_of(c, n + 8);
+  if (c->error || !planes_of(c, n[0], n[1], times(s->rows.size, s->columns.size), &s->n)) return 0;
+  const int64_t strip = times(s->rows.size > s->rows.out ? s->rows.size : s->rows.out, s->columns.out);
+  if (strip > MOST / 64 || times(times(s->rows.out, s->columns.out), s->n.count) > MOST) refuse(c, LARGE);
+  return !c->error;
+}

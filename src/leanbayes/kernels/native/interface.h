@@ -193,3 +193,120 @@ int64_t leanbayes_perturb(const argument *list, int64_t length) {
   CALL(perturb, mean, v, y, slope, count, seed);
   return done(&c);
 }
+
+/* mean, variance, factor, shift: x, and a normalisation that is still to be done, or nothing. */
+static terms terms_of(call *c, const planes *n) {
+  const int64_t all = n->count * n->positions;
+  const float *mean = floats(c, all), *variance = floats(c, all), *factor = floats_or_null(c, n->channels);
+  return (terms){mean, variance, factor, floats_or_null(c, n->channels), NULL, NULL};
+}
+
+/* sizes, mean, variance, factor, shift, other mean, other variance, slope, y, v, sums: mean y and variance v of a rectified
+ * sum. sizes: planes, channels, positions. sums: four numbers a plane (see rectify), or absent. */
+int64_t leanbayes_rectify(const argument *list, int64_t length) {
+  call c = opened(list, length);
+  planes n;
+  const int64_t *sizes = elements(&c, INT64, 3);
+  if (c.error || !planes_of(&c, sizes[0], sizes[1], sizes[2], &n)) return c.error;
+  const int64_t all = n.count * n.positions;
+  terms x = terms_of(&c, &n);
+  x.other_mean = floats_or_null(&c, all);
+  x.other_variance = floats_or_null(&c, all);
+  if (!x.other_mean != !x.other_variance) refuse(&c, KIND);
+  const float slope = (float)real(&c);
+  float *y = floats(&c, all), *v = floats(&c, all), *sums = floats_or_null(&c, 4 * n.count);
+  if (!complete(&c)) return c.error;
+  CALL(rectify, &n, &x, slope, y, v, sums);
+  return done(&c);
+}
+
+/* windows, mean, variance, factor, shift, near, y, v: mean y and variance v of maxima over windows of Gaussians. near: the
+ * correlation of neighbours, by plane, or absent. */
+int64_t leanbayes_pool_moments(const argument *list, int64_t length) {
+  call c = opened(list, length);
+  windows s;
+  if (!windowed(&c, &s)) return c.error;
+  const int64_t out = s.n.count * s.rows.out * s.columns.out;
+  const terms x = terms_of(&c, &s.n);
+  const float *near = floats_or_null(&c, s.n.count);
+  float *y = floats(&c, out), *v = floats(&c, out);
+  if (!complete(&c)) return c.error;
+  const int64_t strip = (s.rows.size > s.rows.out ? s.rows.size : s.rows.out) * s.columns.out, room = (strip + 15) / 16 * 16;
+  const pieces work = piece_each(&c, 6 * room, most_threads());
+  if (lacks(&c)) return needed(&c);
+  CALL(pool_moments, &s, &x, near, y, v, work, room);
+  return done(&c);
+}
+
+/* sizes, mean, variance, near, beside, both, averages: see spread. sizes: planes, channels, positions, width, step. */
+int64_t leanbayes_spread(const argument *list, int64_t length) {
+  call c = opened(list, length);
+  planes n;
+  const int64_t *sizes = elements(&c, INT64, 5);
+  if (c.error || !planes_of(&c, sizes[0], sizes[1], sizes[2], &n)) return c.error;
+  const int64_t all = n.count * n.positions, width = sizes[3], step = sizes[4];
+  if (width < 1 || width > n.positions || n.positions % width || step < 1) { refuse(&c, SHAPE); return c.error; }
+  const float *mean = floats(&c, all), *variance = floats(&c, all), *near = floats_or_null(&c, n.count);
+  const int beside = (int)integer(&c, 0, 1);
+  float *both = floats(&c, 2 * all), *averages = floats(&c, 4 * n.count);
+  if (!complete(&c)) return c.error;
+  CALL(spread, &n, width, step, mean, variance, near, beside, both, averages);
+  return done(&c);
+}
+
+/* The law of the first arguments: form, multiplicative, centre, std, rows; then mean (absent where nothing reads it) and scale,
+ * of one size. */
+static law weighed(call *c, const float **mean, const float **scale) {
+  law l = {0};
+  l.form = (int)integer(c, NORMAL, CUI);
+  l.multiplicative = (int)integer(c, 0, 1);
+  l.centre = (float)real(c);
+  const double std = real(c);
+  if (!(std > 0.0)) refuse(c, RANGE);
+  l.inverse = (float)(1.0 / std);
+  l.rows = integer(c, 1, MOST);
+  if (c->error) return l;
+  const int without = absent(c);
+  const int64_t count = c->at + 2 < c->count ? c->list[c->at + 1].count : 0;
+  if (count < 0 || count > MOST || count % l.rows) { c->at += 2; refuse(c, SHAPE); return l; }
+  *mean = floats_or_null(c, count);
+  *scale = floats(c, count);
+  l.length = count / l.rows;
+  if (l.form == NORMAL ? l.multiplicative : l.multiplicative != without) refuse(c, KIND);
+  return l;
+}
+
+/* form, multiplicative, centre, std, rows, mean, scale, sums: the KL of each row. */
+int64_t leanbayes_divergence(const argument *list, int64_t length) {
+  call c = opened(list, length);
+  const float *mean = NULL, *scale = NULL;
+  const law l = weighed(&c, &mean, &scale);
+  if (c.error) return c.error;
+  float *sums = floats(&c, l.rows);
+  if (!complete(&c)) return c.error;
+  const int64_t each = stretches(l.length);
+  double *partial = piece(&c, times(2 * each, l.rows));
+  if (lacks(&c)) return needed(&c);
+  CALL(divergences, &l, mean, scale, partial);
+  for (int64_t r = 0; r < l.rows; r++) {
+    double total = 0.0;
+    for (int64_t k = 0; k < each; k++) total += partial[r * each + k];
+    sums[r] = (float)total;
+  }
+  return done(&c);
+}
+
+/* form, multiplicative, centre, std, rows, mean, scale, g, dmean, dscale: gradients of both, absent where not wanted, from
+ * those of the rows. */
+int64_t leanbayes_divergence_gradients(const argument *list, int64_t length) {
+  call c = opened(list, length);
+  const float *mean = NULL, *scale = NULL;
+  const law l = weighed(&c, &mean, &scale);
+  if (c.error) return c.error;
+  const float *g = floats(&c, l.rows);
+  float *dmean = floats_or_null(&c, l.rows * l.length), *dscale = floats_or_null(&c, l.rows * l.length);
+  if (dmean && !mean) refuse(&c, KIND);
+  if (!complete(&c)) return c.error;
+  CALL(divergence_slopes, &l, mean, scale, g, dmean, dscale);
+  return done(&c);
+}

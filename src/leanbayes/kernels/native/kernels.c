@@ -1,7 +1,7 @@
 /* Local reparameterisation at the nonzeros of a weight: forward and backward of
  *   y = sum_k mu_k x + sqrt(sum_k sigma_k^2 x^2) eps
- * for Linear and Conv2d, on activations in blocks of the batch, and what networks do between such layers; and the noise of
- * dense layers. Plain C behind a C interface: it needs neither torch's nor Python's headers, the thread pool is the one torch
+ * for Linear and Conv2d, on activations in blocks of the batch, and what networks do between such layers; and of
+ * dense layers the noise and the KL. Plain C behind a C interface: it needs neither torch's nor Python's headers, the thread pool is the one torch
  * brought along, and all memory is the caller's. Compiled once per instruction set and chosen at run time, so that one library
  * runs on every machine.
  */
@@ -14,6 +14,8 @@
 
 enum { MEAN, NOISE, GIVEN };
 enum { MAX_STRIDE = 8, LANES = 16 };
+enum { CHUNK = 1024 }; /* elements whose intermediate values stay in the first cache */
+#define LOWEST -8.5e37f /* a mean that is below all others */
 enum { SUMS = 192, STRIP = 384 << 10 }; /* nonzeros, and bytes, that the caches hold in the backward pass */
 
 /* Keeps a vector in its register: a compiler would rather load it again for the second use, and loads are what is scarce. */
@@ -35,6 +37,18 @@ typedef struct {
   const float *g, *out, *y, *slope, *line;
   int rectified;
 } upstream;
+
+/* A KL that looks at each weight by itself. form: the prior, or the curve against the log-uniform one. multiplicative: scales
+ * are log alpha, else std = log(1 + exp(scale)). centre, inverse: of a normal prior, 1 / its std. rows, length: of the weights. */
+enum { NORMAL, MOLCHANOV, KINGMA, CUI };
+typedef struct {
+  int form, multiplicative;
+  float centre, inverse;
+  int64_t rows, length;
+} law;
+enum { STRETCH = 1 << 14 };
+
+static inline int64_t stretches(int64_t length) { return (length + STRETCH - 1) / STRETCH; }
 
 static inline uint64_t mixed(uint64_t z) { /* splitmix64 */
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
@@ -109,7 +123,7 @@ static int best(void) {
 }
 
 /* Counts the changes of this interface: a library that was built before one is not called. */
-int leanbayes_interface(void) { return 3; }
+int leanbayes_interface(void) { return 5; }
 
 static int level = -1;
 

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from ...prediction.moments import Moments, module_rule
 from ...prediction.moments.layers import filter_of
-from ...prediction.moments.layout import share_of
 from ...prediction.moments.linear import Weight, neighbours, weighted
+from ...prediction.moments.waiting import share_of
 from .layer import DropoutAlways, DropoutLayer, DropoutMask
 
 

@@ -3,35 +3,24 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import Any
 
 import torch
-from torch import Tensor
 
+from . import across
 from .elementwise import integrated
 from .law import Moments
-from .layout import share_of
 from .rules import NoRule, rule
+from .waiting import Affine, computed, scaled
 
 
-def scaled(x: Moments, factor: Any, shift: Any = None) -> Moments:
-    """factor x + shift, both certain, by number or by channel."""
-    mean = x.mean * factor if shift is None else torch.addcmul(shift, x.mean, factor)
-    same = mean.shape == x.mean.shape
-    varies = isinstance(factor, Tensor) and mean.ndim > 2 and any(n > 1 for n in factor.shape[2 - mean.ndim :])
-    share = x.share if same and not varies else None
-    return Moments(mean, x.variance * factor**2, share)
-
-
-@rule("add", "radd")
-def add(x: Any, other: Any, alpha: float = 1) -> Moments:
+@rule("add", "radd", early=(Affine,))
+def add(x: Any, other: Any, alpha: float = 1) -> Moments | Affine:
     """x + alpha * other."""
-    if isinstance(x, Moments) and isinstance(other, Moments):
-        if x is other:
-            return scaled(x, 1 + alpha)
-        mean = torch.add(x.mean, other.mean, alpha=alpha)
-        variance = torch.add(x.variance, other.variance, alpha=alpha * alpha)
-        return Moments(mean, variance, _mixed(x, other, alpha * alpha) if mean.shape == x.mean.shape else None)
+    if isinstance(x, (Moments, Affine)) and isinstance(other, (Moments, Affine)):
+        return _sum_of_two(x, other, alpha)
+    x, other = (part.done() if isinstance(part, Affine) else part for part in (x, other))
     if isinstance(x, Moments):
         mean, random = torch.add(x.mean, other, alpha=alpha), x
     else:
@@ -40,23 +29,29 @@ def add(x: Any, other: Any, alpha: float = 1) -> Moments:
     return Moments(mean, random.variance.expand_as(mean), random.share if same else None)
 
 
-def _mixed(x: Moments, other: Moments, weight: float) -> Tensor | None:
-    """The correlations of positions in a sum."""
-    if (x.share is None and other.share is None) or x.mean.shape != other.mean.shape or x.mean.ndim < 3:
-        return None
-    dims = tuple(range(2, x.mean.ndim))
-    first, second = x.variance.mean(dims, keepdim=True), weight * other.variance.mean(dims, keepdim=True)
-    total = (first + second).clamp_min(torch.finfo(first.dtype).tiny)
-    return (share_of(x) * first + share_of(other) * second) / total
+def _sum_of_two(x: Moments | Affine, other: Moments | Affine, alpha: float) -> Moments | Affine:
+    """Which waits: a rectifier behind it does the sum too."""
+    if x is other:
+        return scaled(computed(x), 1 + alpha)
+    if alpha != 1:
+        other = scaled(computed(other), alpha)
+    if x.mean.shape != other.mean.shape or x.mean.dtype != other.mean.dtype:
+        x, other = computed(x), computed(other)
+        return Moments(x.mean + other.mean, x.variance + other.variance)
+    if not isinstance(x, Affine):
+        x, other = other, x
+    if isinstance(x, Affine) and x.other is None:
+        return replace(x, other=computed(other))
+    return Affine(computed(x), other=computed(other))
 
 
 @rule("sub", "subtract")
-def _sub(x: Any, other: Any, alpha: float = 1) -> Moments:
+def _sub(x: Any, other: Any, alpha: float = 1) -> Moments | Affine:
     return add(x, other, alpha=-alpha)
 
 
 @rule("rsub")
-def _rsub(x: Any, other: Any, alpha: float = 1) -> Moments:
+def _rsub(x: Any, other: Any, alpha: float = 1) -> Moments | Affine:
     return add(other, x, alpha=-alpha)
 
 
@@ -108,7 +103,10 @@ def _mean(x: Moments, dim: Any = None, keepdim: bool = False, dtype: Any = None)
     if x.share is None or not all(d >= 2 for d in dims):
         return Moments(mean, variance / count)
     share = x.share[0] if keepdim else x.share[0].squeeze(dims)
-    return Moments(mean, variance * (share + (1 - share) / count))
+    node = None
+    if len(dims) == x.mean.ndim - 2:
+        node = across.behind(x.across, lambda: (variance * (1 - share) / count).flatten(1))
+    return Moments(mean, variance * (share + (1 - share) / count), None, None, node)
 
 
 def _dims(x: Moments, dim: Any) -> tuple[int, ...]:

@@ -15,8 +15,9 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves, tree_map
 
-from .law import Draws, Law, Moments, Pending
+from .law import Draws, Moments
 from .rules import EARLY, FUNCTIONS, NoRule, NotCarried
+from .waiting import Affine, Law, Pending
 
 if TYPE_CHECKING:
     from .walk import Walk
@@ -59,7 +60,7 @@ class Carried(Tensor):
         name, in_place = _named(func, kwargs)
         if name in _ABOUT:
             return func(*tree_map(_like, args), **kwargs)
-        carried = list(_carried((args, kwargs)))
+        carried = list(carried_in((args, kwargs)))
         walk = carried[0].walk
         if (in_place and not isinstance(args[0], Carried)) or isinstance(kwargs.get("out"), Tensor):
             raise NotCarried(f"{name} writes a random value into an ordinary tensor")
@@ -94,11 +95,10 @@ def _by_rule(walk: Walk, name: str, in_place: bool, carried: list[Carried], args
     found = FUNCTIONS.get(name)
     if found is None:
         raise NoRule("it has no rule")
-    if name not in EARLY:
-        settle(carried)
+    settle(carried, EARLY.get(name, ()))
     kwargs = {key: value for key, value in kwargs.items() if key != "inplace"}
     try:
-        said = found(*tree_map(_law, args), **tree_map(_law, kwargs))
+        said = found(*laws(args), **laws(kwargs))
     except TypeError as error:
         raise NoRule(f"its rule does not take these arguments: {error}") from error
     if in_place:
@@ -114,7 +114,7 @@ def _write(x: Carried, law: Law) -> None:
     if not x.is_view:
         x.law = law
         return
-    law = law.done() if isinstance(law, Pending) else law
+    law = law.done() if isinstance(law, (Affine, Pending)) else law
     assert isinstance(x.law, Moments)
     assert isinstance(law, Moments)
     x.law.mean.copy_(law.mean)
@@ -124,9 +124,9 @@ def _write(x: Carried, law: Law) -> None:
 
 def sampled(walk: Walk, func: Any, args: Any, kwargs: Any, name: str, in_place: bool = False) -> Any:
     """A function of torch's once a sample, on ordinary tensors."""
-    if in_place and any(x.is_view for x in _carried(args[:1])):
+    if in_place and any(x.is_view for x in carried_in(args[:1])):
         raise NotCarried(f"{name} writes in place to a view of a random value")
-    for x in _carried((args, kwargs)):
+    for x in carried_in((args, kwargs)):
         walk.draw_(x)
     results = [func(*of_sample(args, s), **of_sample(kwargs, s)) for s in range(walk.samples)]
     return args[0] if in_place else joined(walk, results, name, name in VIEWS)
@@ -157,26 +157,37 @@ def joined(walk: Walk, results: list[Any], name: str, is_view: bool = False) -> 
 
 def wrapped(walk: Walk, said: Any, is_view: bool = False) -> Any:
     """Moments as tensors that a model can go on with."""
-    if isinstance(said, (Moments, Pending, Draws)):
+    if isinstance(said, (Moments, Affine, Pending, Draws)):
         return Carried(said, walk, is_view)
     if isinstance(said, (tuple, list)):
         return type(said)(wrapped(walk, one, is_view) for one in said)
     return said
 
 
-def settle(carried: list[Carried]) -> None:
-    """Do what waits."""
+def settle(carried: list[Carried], but: tuple[type, ...] = ()) -> None:
+    """Do what waits, but for these kinds."""
     for x in carried:
-        if isinstance(x.law, Pending):
+        if isinstance(x.law, (Affine, Pending)) and not isinstance(x.law, but):
             x.law = x.law.done()
 
 
-def _carried(value: Any) -> Iterator[Carried]:
-    return (x for x in tree_leaves(value) if isinstance(x, Carried))
+def carried_in(value: Any) -> Iterator[Carried]:
+    if isinstance(value, Carried):
+        yield value
+    elif type(value) in (tuple, list):
+        for one in value:
+            yield from carried_in(one)
+    elif isinstance(value, (dict, tuple, list)):
+        yield from (x for x in tree_leaves(value) if isinstance(x, Carried))
 
 
-def _law(x: Any) -> Any:
-    return x.law if isinstance(x, Carried) else x
+def laws(value: Any) -> Any:
+    """Arguments with what is known in the place of tensors; `tree_map` takes longer than many a rule."""
+    if isinstance(value, Carried):
+        return value.law
+    if type(value) in (tuple, list):
+        return type(value)(map(laws, value))
+    return {k: laws(v) for k, v in value.items()} if type(value) is dict else value
 
 
 def _like(x: Any) -> Any:

@@ -18,8 +18,13 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .law import Moments, Pending, some_rows
+from ...kernels import gaussian
+from ...kernels.gaussian import Terms
+from . import across
+from .across import Node
+from .law import Moments
 from .rules import NoRule, rule
+from .waiting import Affine, Pending, computed, mixed
 
 NODES = 8
 _ROOTS, _WEIGHTS = np.polynomial.hermite_e.hermegauss(NODES)
@@ -40,11 +45,16 @@ def tail(t: Tensor) -> tuple[Tensor, Tensor]:
     return below, torch.exp(t.square().mul_(-0.5)).mul_(_PHI0).addcmul_(t, below, value=-1)
 
 
-def rectified(x: Moments, slope: Any = 0.0) -> Moments:
+def rectified(x: Moments | Affine, slope: Any = 0.0) -> Moments:
     """max(x, 0) + slope min(x, 0).
 
     With g = E max(s z - |m|, 0): E max(x, 0) = max(m, 0) + g, and Var max(x, 0) = v Phi(t) - E max(x, 0) E max(-x, 0).
     """
+    if isinstance(slope, (int, float)):
+        waiting = x if isinstance(x, Affine) else Affine(x)
+        if gaussian.serves(terms := waiting.terms()):
+            return _by_kernel(waiting, terms, slope)
+    x = computed(x)
     m, v = x.mean, x.variance.clamp_min(TINY)
     s = v.sqrt()
     below, g = tail(m / s)
@@ -57,7 +67,46 @@ def rectified(x: Moments, slope: Any = 0.0) -> Moments:
         variance = slope**2 * v + keep**2 * variance + 2 * slope * keep * v * gain
         positive = positive - slope * negative
         gain = slope + keep * gain
-    return Moments(positive, variance.clamp_min_(0), left(x, gain, variance))
+    found = Moments(positive, variance.clamp_min_(0), left(x, gain, variance))
+    if x.across is not None and x.share is not None:
+        dims = tuple(range(2, m.ndim))
+        before, after = (part.mean(dims, keepdim=True) for part in (v, variance))
+        slope = (gain.square() * v).mean(dims, keepdim=True) / before
+        found.across = _linear_part(found, x.across, slope, before * x.share[0], after)
+    return found
+
+
+def _by_kernel(x: Affine, terms: Terms, slope: float) -> Moments:
+    """The same, and a normalisation and a sum before it, in one pass; the correlations from sums over positions."""
+    other = Moments(x.source.mean, x.source.variance) if x.other is None else x.other
+    correlated = x.source.share is not None or other.share is not None
+    mean, variance, sums = gaussian.rectify(terms, slope, correlated)
+    if sums is None:
+        return Moments(mean, variance)
+    first, second, linear, total = (part.view(*mean.shape[:2], *(1,) * (mean.ndim - 2)) for part in sums.unbind(2))
+    share = mixed(x.source, other, first, second)
+    tiny = torch.finfo(mean.dtype).tiny
+    part = (linear / total.clamp_min(tiny)).clamp(0, 1)
+    found = Moments(mean, variance, None if share is None else share * (part + (1 - part) * share))
+    terms_of = [across.scaled(x.source.across, x.factor), *([] if x.other is None else [x.other.across])]
+    if share is not None and (node := across.added(*terms_of)) is not None:
+        before, positions = (first + second).clamp_min(tiny), mean[0, 0].numel()
+        found.across = _linear_part(found, node, linear / before, (before / positions * share[0]), total / positions)
+    return found
+
+
+def _linear_part(found: Moments, node: Node, slope: Tensor, before: Tensor, after: Tensor) -> Node | None:
+    """Behind a function of one number: its mean derivative (squared: slope), and the rest of its variance as new.
+
+    before: the variance of the averages over positions. after: of single numbers behind it.
+    """
+    share = found.share
+    assert share is not None
+
+    def fresh() -> Tensor:
+        return (after * share[0] - slope * before).flatten(1)
+
+    return across.behind(across.scaled(node, slope.clamp_min(0).sqrt().flatten(1)), fresh)
 
 
 def left(x: Moments, gain: Tensor, variance: Tensor) -> Tensor | None:
@@ -69,8 +118,8 @@ def left(x: Moments, gain: Tensor, variance: Tensor) -> Tensor | None:
     if x.share is None:
         return None
     dims = tuple(range(2, x.mean.ndim))
-    total = some_rows(variance).mean(dims, keepdim=True).clamp_min(torch.finfo(variance.dtype).tiny)
-    first = ((some_rows(gain).square() * some_rows(x.variance)).mean(dims, keepdim=True) / total).clamp(0, 1)
+    total = variance.mean(dims, keepdim=True).clamp_min(torch.finfo(variance.dtype).tiny)
+    first = ((gain.square() * x.variance).mean(dims, keepdim=True) / total).clamp(0, 1)
     return x.share * (first + (1 - first) * x.share)
 
 
@@ -110,13 +159,13 @@ def integrated(x: Moments, function: Callable[[Tensor], Tensor]) -> Moments:
     return Moments(mean, variance, left(x, slope / s.clamp_min(torch.finfo(s.dtype).tiny), variance))
 
 
-@rule("relu")
-def _relu(x: Moments) -> Pending:
+@rule("relu", early=(Affine,))
+def _relu(x: Moments | Affine) -> Pending:
     return Pending(x, rectified)
 
 
-@rule("leaky_relu")
-def _leaky_relu(x: Moments, negative_slope: float = 0.01) -> Moments | Pending:
+@rule("leaky_relu", early=(Affine,))
+def _leaky_relu(x: Moments | Affine, negative_slope: float = 0.01) -> Moments | Pending:
     leaky = partial(rectified, slope=negative_slope)
     return Pending(x, leaky) if negative_slope >= 0 else leaky(x)
 

@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from .across import Node
+
 
 @dataclass
 class Moments:
@@ -16,15 +18,17 @@ class Moments:
 
     share: the correlation of two positions of a channel (dimensions 2 and up), (2, batch, channels, 1, ...): on average
         over all pairs of positions, and over neighbours. The noise of a filter's weights is the same wherever it looks,
-        so that positions vary together as far as what it sees is alike. None: 0. Channels are taken for independent.
+        so that positions vary together as far as what it sees is alike. None: 0.
     covariance: where the features (batch, features) are outputs of a linear layer, computes their covariance
         (batch, features, features): they have inputs in common.
+    across: how channels vary together; see `across`.
     """
 
     mean: Tensor
     variance: Tensor
     share: Tensor | None = None
     covariance: Callable[[], Tensor] | None = None
+    across: Node | None = None
 
     @classmethod
     def fixed(cls, value: Tensor) -> Moments:
@@ -54,47 +58,7 @@ class Moments:
 
 
 @dataclass
-class Pending:
-    """An operation that waits: a rectifier lets the max pooling that follows it come first.
-
-    Both are monotone, so that the result is the same; but the maximum is then of Gaussians, which its formula assumes,
-    and fewer numbers are left to rectify.
-    """
-
-    source: Moments
-    rule: Callable[[Moments], Moments]
-
-    @property
-    def mean(self) -> Tensor:
-        """Has the shape, dtype and device of the result."""
-        return self.source.mean
-
-    def done(self) -> Moments:
-        """The result."""
-        return self.rule(self.source)
-
-
-@dataclass
 class Draws:
     """Values in every one of S samples, (S, batch, ...)."""
 
     values: Tensor
-
-
-Law = Moments | Pending | Draws
-
-
-ROWS = 4
-"""Rows of an image that averages over its positions look at."""
-
-
-def some_rows(x: Tensor) -> Tensor:
-    """A few rows of images (batch, channels, ..., rows, columns), for averages that need not be exact.
-
-    >>> some_rows(torch.zeros(1, 1, 28, 28)).shape
-    torch.Size([1, 1, 4, 28])
-    """
-    if x.ndim < 4 or x.shape[-2] <= ROWS:
-        return x
-    step = x.shape[-2] // ROWS
-    return x[..., step // 2 :: step, :][..., :ROWS, :]

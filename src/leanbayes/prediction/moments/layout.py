@@ -10,6 +10,7 @@ from torch import Tensor
 
 from .law import Moments
 from .rules import NoRule, rule
+from .waiting import share_of
 
 
 def _moved(name: str) -> Any:
@@ -20,7 +21,8 @@ def _moved(name: str) -> Any:
             raise NoRule("the places are random")
         mean, variance = (getattr(part, name)(*args, **kwargs) for part in (x.mean, x.variance))
         if isinstance(mean, Tensor):
-            return Moments(mean, variance)
+            same = mean.shape[:2] == x.mean.shape[:2] and mean.numel() == mean.shape[:2].numel()
+            return Moments(mean, variance, across=x.across if same and name in _KEEP else None)
         return tuple(map(Moments, mean, variance))
 
     return apply
@@ -31,13 +33,15 @@ _NAMES = (
     "swapdims", "squeeze", "unsqueeze", "expand", "repeat", "repeat_interleave", "tile", "narrow", "select",
     "index_select", "gather", "chunk", "split", "unbind", "roll", "flip", "rot90", "diagonal", "take_along_dim",
 )  # fmt: skip
+_KEEP = ("view", "reshape", "flatten", "squeeze")
+"""Of these, what keeps (batch, channels, 1, ...) in order."""
 for _name in _NAMES:
     rule(_name)(_moved(_name))
 
 
 @rule("clone", "contiguous", "detach", "alias", "data")
 def _same(x: Moments, **options: Any) -> Moments:
-    return Moments(x.mean.clone(), x.variance.clone(), x.share, x.covariance)
+    return Moments(x.mean.clone(), x.variance.clone(), x.share, x.covariance, x.across)
 
 
 @rule("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_dropout", "feature_alpha_dropout")
@@ -108,11 +112,6 @@ def _side_by_side(function: Any) -> Any:
 
 rule("cat", "concat", "concatenate")(_side_by_side(torch.cat))
 rule("stack")(_side_by_side(torch.stack))
-
-
-def share_of(x: Moments) -> Tensor:
-    """The correlations of positions, (2, batch, channels, 1, ...), zeros where there are none."""
-    return x.mean.new_zeros(2, *x.mean.shape[:2], *(1,) * (x.mean.ndim - 2)) if x.share is None else x.share
 
 
 @rule("pad")

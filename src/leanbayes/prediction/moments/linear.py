@@ -11,7 +11,7 @@ them. How they vary together is known on average, which costs next to nothing: `
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -19,7 +19,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .law import Moments, some_rows
+from ...kernels import gaussian
+from ...kernels.gaussian import Terms
+from . import across
+from .across import JOINT, Node
+from .law import Moments
 from .rules import NoRule, rule
 
 Apply = Callable[[Tensor, Tensor, Tensor | None], Tensor]
@@ -64,62 +68,114 @@ def weighted(apply: Apply, x: Moments | Tensor, w: Weight, conv: Filter | None =
     apply: (input, weight, bias) -> output. conv: of a convolution of batches, whose positions vary together; None for
     any other map.
     """
+    if conv is not None:  # the order of memory that the kernels for moments read
+        w = replace(w, mean=w.mean.contiguous(), variance=None if w.variance is None else w.variance.contiguous())
+        x, given = x.contiguous() if isinstance(x, Tensor) else _in_order(x), apply
+        apply = lambda t, weight, bias: given(t, weight, bias).contiguous()  # noqa: E731
     if isinstance(x, Tensor):
         mean = apply(x, w.mean, w.bias)
         squares = torch.zeros_like(w.mean) if w.variance is None else w.variance
         variance = apply(x.square(), squares, w.bias_variance)
         if conv is None or w.variance is None or x.ndim != w.mean.ndim:
             return Moments(mean, variance)
-        return Moments(mean, variance, _together(Moments(x, x.new_zeros(())), w, conv, mean.shape[2:])[0])
+        certain = Moments(x, x.new_zeros(()))
+        averages = _averages(certain, conv.stride[-1])
+        share = _together(certain, averages, w, conv, mean.shape[2:])[0]
+        return Moments(mean, variance, share, None, _node(certain, averages, w, conv, mean.shape[2:]))
     mean = apply(x.mean, w.mean, w.bias)
-    own = x.variance if conv is None or x.share is None else x.variance * (1 - x.share[1])
+    if conv is None or x.mean.ndim != w.mean.ndim:
+        variance = apply(x.variance, w.mean.square(), w.bias_variance if w.variance is None else None)
+        if w.variance is not None:
+            variance = variance.add_(apply(x.square, w.variance, w.bias_variance))
+        return _dense(x, w, mean, variance)
+    joint = w.variance is not None and conv.groups == 1 and conv.joins
+    both, averages = _spread(x, conv.stride[-1], joint)
     if w.variance is None:
-        variance = apply(own, w.mean.square(), w.bias_variance)
-    elif conv is not None and conv.groups == 1 and conv.joins:  # one convolution of twice as many channels
-        channels = 1 if x.mean.ndim == w.mean.ndim else 0
-        both = torch.cat([x.square, own], channels)
+        variance = apply(both[1], w.mean.square(), w.bias_variance)
+    elif joint:  # one convolution of twice as many channels
         variance = apply(both, torch.cat([w.variance, w.mean.square()], 1), w.bias_variance)
     else:
-        variance = apply(own, w.mean.square(), None).add_(apply(x.square, w.variance, w.bias_variance))
-    if conv is None or x.mean.ndim != w.mean.ndim:
-        return Moments(mean, variance, covariance=_covariance(x, w, mean, variance))
-    share, excess = _together(x, w, conv, mean.shape[2:])
-    return Moments(mean, variance if excess is None else variance.mul_(excess), share)
+        variance = apply(both[1], w.mean.square(), None).add_(apply(both[0], w.variance, w.bias_variance))
+    share, excess = _together(x, averages, w, conv, mean.shape[2:])
+    node = _node(x, averages, w, conv, mean.shape[2:])
+    return Moments(mean, variance if excess is None else variance.mul_(excess), share, None, node)
 
 
-def _together(x: Moments, w: Weight, conv: Filter, out: torch.Size) -> tuple[Tensor | None, Tensor | None]:
+def _in_order(x: Moments) -> Moments:
+    if x.mean.is_contiguous() and x.variance.is_contiguous():
+        return x
+    return replace(x, mean=x.mean.contiguous(), variance=x.variance.contiguous())
+
+
+def _node(x: Moments, averages: Tensor, w: Weight, conv: Filter, out: torch.Size) -> Node | None:
+    """Which uncertainty the averages of a convolution's channels have in common; see `across`."""
+    if conv.groups != 1:
+        return None
+    alone = _inside(x.mean.shape[2:], w.mean.shape[2:], conv, out)[0].to(w.mean)
+    level, _, variance, _ = averages
+    far = variance * x.share[0].flatten(1) if x.share is not None else torch.zeros_like(variance)
+    before = Node(lambda: far) if x.across is None else x.across
+
+    def noise() -> Tensor:
+        if w.variance is None:
+            return level.new_zeros(level.shape[0], w.mean.shape[0])
+        found = _mix(level.square() + far, w.variance.flatten(2) @ alone.square(), 1)
+        return found if w.bias_variance is None else found + w.bias_variance
+
+    return Node(noise, ((before, lambda weights: weights @ (w.mean.flatten(2) @ alone)),))
+
+
+def _spread(x: Moments, step: int, beside: bool) -> tuple[Tensor, Tensor]:
+    """E[x^2] and the variance without what neighbours vary together, and averages: see `kernels.gaussian.spread`."""
+    near = None if x.share is None else x.share[1].flatten(1)
+    if gaussian.serves(terms := Terms(x.mean, x.variance)):
+        return gaussian.spread(terms, step, near, beside)
+    own = x.variance if x.share is None else x.variance * (1 - x.share[1])
+    return torch.cat([x.square, own], 1) if beside else torch.stack([x.square, own]), _averages(x, step)
+
+
+def _averages(x: Moments, step: int) -> Tensor:
+    dims = tuple(range(2, x.mean.ndim))
+    variance = x.variance.mean(dims) if x.variance.ndim else x.variance.expand(x.mean.shape[:2])
+    return torch.stack([x.mean.mean(dims), x.mean.square().mean(dims), variance, neighbours(x.mean, step)])
+
+
+def _together(
+    x: Moments, averages: Tensor, w: Weight, conv: Filter, out: torch.Size
+) -> tuple[Tensor | None, Tensor | None]:
     """How the positions of a convolution's output vary together, and the factor by which its variance is larger for it.
 
     Of averages over positions, (batch, channels). The noise of the weights at positions p and q has the covariance
     sum sigma^2 E[x(p) x(q)]. Where the inputs under a filter vary together, their variance c adds (sum of mu)^2 c. What
     lies in the padding does not count: `_inside`.
     """
-    dims = tuple(range(2, x.mean.ndim))
+    if w.variance is None and x.share is None:
+        return None, None
     alone, pairs = _inside(x.mean.shape[2:], w.mean.shape[2:], conv, out)
     alone, pairs = alone.to(w.mean), pairs.to(w.mean)
-    mean = some_rows(x.mean)
-    power = mean.square().mean(dims)
-    variance = some_rows(x.variance).mean(dims) if x.variance.ndim else x.variance
-    far, near = (0.0, 0.0) if x.share is None else x.share.flatten(2)
+    level, power, variance, close_by = averages
     mu, groups = w.mean.flatten(2), conv.groups
     total = together = close = excess = power.new_zeros(())
+    far = near = power.new_zeros(())
+    if x.share is not None:
+        far, near = variance * x.share.flatten(2)
     if w.variance is not None:
         spread = w.variance.flatten(2)
         whole = spread @ alone
         total = _mix(power + variance, whole, groups)
-        together = _mix(mean.mean(dims).square() + variance * far, spread @ alone.square(), groups)
-        close = _mix(neighbours(mean, conv.stride[-1]) + variance * near, whole, groups)
+        together = _mix(level.square() + far, spread @ alone.square(), groups)
+        close = _mix(close_by + near, whole, groups)
     if x.variance.ndim:
-        total = total + _mix(variance * (1 - near), mu.square() @ alone, groups)
+        total = total + _mix(variance - near, mu.square() @ alone, groups)
     if x.share is not None:
-        excess = _mix(variance * near, torch.einsum("ock,kl,ocl->oc", mu, pairs, mu), groups)
-        together = together + _mix(variance * far, (mu @ alone).square(), groups)
+        excess = _mix(near, (mu @ pairs).mul_(mu).sum(2), groups)
+        together = together + _mix(far, (mu @ alone).square_(), groups)
         close = close + excess
-    tiny, shape = torch.finfo(power.dtype).tiny, (*total.shape, *(1,) * len(dims))
-    found = torch.stack(
-        [(part / (total + excess).clamp_min(tiny)).clamp(0, 1).view(shape) for part in (together, close)]
-    )
-    return found, None if x.share is None else (1 + excess / total.clamp_min(tiny)).view(shape)
+    if w.bias_variance is not None:  # the same at all positions
+        total, together, close = (part + w.bias_variance for part in (total, together, close))
+    tiny, shape = torch.finfo(power.dtype).tiny, (2, *total.shape, *(1,) * (x.mean.ndim - 2))
+    found = torch.stack([together, close]).div_((total + excess).clamp_min_(tiny)).clamp_(0, 1).view(shape)
+    return found, None if x.share is None else (1 + excess / total.clamp_min(tiny)).view(shape[1:])
 
 
 def neighbours(mean: Tensor, stride: int) -> Tensor:
@@ -157,16 +213,22 @@ def _mix(values: Tensor, weights: Tensor, groups: int) -> Tensor:
     return F.conv1d(values.unsqueeze(2), weights.unsqueeze(2), groups=groups).squeeze(2)
 
 
-def _covariance(x: Moments, w: Weight, mean: Tensor, variance: Tensor) -> Callable[[], Tensor] | None:
-    """Of the outputs of a Linear (batch, features): they share the uncertainty of the inputs."""
+def _dense(x: Moments, w: Weight, mean: Tensor, variance: Tensor) -> Moments:
+    """The outputs of a Linear (batch, features), which share the uncertainty of the inputs; of others as they are."""
     if mean.ndim != 2 or w.mean.ndim != 2 or w.mean.shape != (mean.shape[1], x.mean.shape[1]):
-        return None
+        return Moments(mean, variance)
+    if x.across is not None and mean.shape[1] <= JOINT:
+        joint = across.covariance(x.across, w.mean.expand(mean.shape[0], *w.mean.shape))
+        alone = x.variance @ w.mean.square().mT
+        variance = variance - alone + joint.diagonal(dim1=1, dim2=2)
+        return Moments(mean, variance, covariance=lambda: torch.diagonal_scatter(joint, variance, dim1=1, dim2=2))
 
-    def compute() -> Tensor:
+    def covariance() -> Tensor:
         found = torch.matmul(x.variance.unsqueeze(1) * w.mean, w.mean.mT)
-        return torch.diagonal_scatter(found, variance, dim1=1, dim2=2)
+        own = torch.eye(found.shape[1], dtype=torch.bool, device=found.device)
+        return torch.where(own, variance.unsqueeze(2), found)
 
-    return compute
+    return Moments(mean, variance, covariance=covariance)
 
 
 def _certain(x: Any, weight: Any, bias: Any) -> None:

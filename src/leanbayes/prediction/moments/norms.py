@@ -13,23 +13,22 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .arithmetic import scaled
 from .law import Moments
 from .rules import NoRule, rule
+from .waiting import Affine, scaled
 
 
 @rule("batch_norm")
 def _batch_norm(
     x: Moments, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None = None,
     bias: Tensor | None = None, training: bool = False, momentum: Any = 0.1, eps: float = 1e-5, *rest: Any,
-) -> Moments:  # fmt: skip
+) -> Affine:  # fmt: skip
     if training or running_mean is None or running_var is None:
         raise NoRule("its statistics are those of the batch")
-    shape = (1, -1, *(1,) * (x.mean.ndim - 2))
     factor = (running_var + eps).rsqrt()
     factor = factor if weight is None else factor * weight
     shift = -running_mean * factor if bias is None else bias - running_mean * factor
-    return scaled(x, factor.view(shape), shift.view(shape))
+    return Affine(x, factor, shift)
 
 
 def _standardised(x: Moments, dims: tuple[int, ...], eps: float) -> Moments:
@@ -82,7 +81,7 @@ def _group_norm(
 def _instance_norm(
     x: Moments, running_mean: Tensor | None = None, running_var: Tensor | None = None, weight: Tensor | None = None,
     bias: Tensor | None = None, use_input_stats: bool = True, momentum: Any = 0.1, eps: float = 1e-5, *rest: Any,
-) -> Moments:  # fmt: skip
+) -> Moments | Affine:  # fmt: skip
     if not use_input_stats:
         return _batch_norm(x, running_mean, running_var, weight, bias, False, momentum, eps)
     return _by_channel(_standardised(x, tuple(range(2, x.mean.ndim)), eps), weight, bias)

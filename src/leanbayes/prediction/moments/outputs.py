@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 
@@ -9,21 +10,21 @@ import torch
 from torch import Tensor
 
 from ..predictive import Predictive
+from .across import JOINT
 from .law import Moments
 
 DRAWS = 128
 """Draws of the outputs of a datum,"""
 FEWER = 32
 """and where a datum has an output for every position."""
-JOINT = 128
-"""The most outputs whose covariance is computed; more of them are taken for independent."""
 _SOBOL = torch.quasirandom.SobolEngine.MAXDIM
 
 
-def drawn(x: Moments, seed: int) -> Tensor:
+def drawn(x: Moments, seed: int, root: Callable[[Tensor], Tensor] | None = None) -> Tensor:
     """Outputs with these moments, (draws, batch, ...): Gaussian, at the points of a scrambled Sobol sequence.
 
-    Their means and variances are those of x but for rounding.
+    Their means and variances are those of x but for rounding. root: of positive definite matrices, a lower triangular
+    one; by default torch's, with another way where one is singular.
     """
     shape = x.mean.shape[1:]
     count = DRAWS if len(shape) <= 1 else FEWER
@@ -33,7 +34,7 @@ def drawn(x: Moments, seed: int) -> Tensor:
         return torch.addcmul(x.mean, x.std, noise.view(count, 1, width, *(1,) * (len(shape) - 1)))
     if x.covariance is None or not 1 < width <= JOINT:
         return torch.addcmul(x.mean, x.std, noise.view(count, 1, *shape))
-    factor = _root(x.covariance())
+    factor = _root(x.covariance(), root)
     return x.mean + torch.einsum("kc,ndc->knd", noise, factor)
 
 
@@ -46,11 +47,13 @@ def one_gaussian(said: Predictive) -> Predictive:
     )
 
 
-def _root(covariance: Tensor) -> Tensor:
+def _root(covariance: Tensor, root: Callable[[Tensor], Tensor] | None) -> Tensor:
     """L with L L^T = covariance, which may be singular."""
     wide = covariance.double()
     scale = wide.diagonal(dim1=1, dim2=2).amax(1).clamp_min(1e-30)[:, None, None]
     jitter = 1e-9 * torch.eye(wide.shape[1], dtype=wide.dtype, device=wide.device)
+    if root is not None:
+        return (root(wide / scale + jitter) * scale.sqrt()).to(covariance.dtype)
     found, failed = torch.linalg.cholesky_ex(wide / scale + jitter)
     if bool(failed.any()):
         values, vectors = torch.linalg.eigh(wide / scale)

@@ -13,16 +13,20 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ...kernels import gaussian
+from ...kernels.gaussian import Window
+from . import across
 from .elementwise import TINY, tail
-from .law import Moments, Pending
+from .law import Moments
 from .rules import NoRule, rule
+from .waiting import Affine, Pending, computed
 
 
 def _sizes(value: Any, dims: int) -> tuple[int, ...]:
     return (value,) * dims if isinstance(value, int) else tuple(value) * (dims if len(value) == 1 else 1)
 
 
-def _batched(x: Moments, dims: int) -> None:
+def _batched(x: Moments | Affine, dims: int) -> None:
     if x.mean.ndim != dims + 2:
         raise NoRule("it has a rule for batches (N, C, ...)")
 
@@ -47,7 +51,10 @@ def _averaged(x: Moments, mean: Tensor, variance: Tensor, count: int, stride: in
     inside = x.share[0] if mean.shape[2:].numel() == 1 else x.share[1]
     factor = inside + (1 - inside) / count
     share = (torch.stack([far, near]) / factor.clamp_min(torch.finfo(factor.dtype).tiny)).clamp(0, 1)
-    return Moments(mean, variance * factor, share)
+    node = None
+    if mean.shape[2:].numel() == 1:
+        node = across.behind(x.across, lambda: (variance * (1 - inside) / count).flatten(1))
+    return Moments(mean, variance * factor, share, None, node)
 
 
 def farther(share: Tensor, stride: int) -> Tensor:
@@ -78,7 +85,7 @@ def larger(x: Moments, other: Moments) -> Moments:
     """
     spread = x.variance + other.variance
     if x.share is not None:
-        spread = spread.addcmul_((x.variance * other.variance).sqrt_(), -2 * x.share[1])
+        spread = spread.addcmul_((x.variance * other.variance).clamp_min_(0).sqrt_(), -2 * x.share[1])
     a = spread.clamp_min_(TINY).sqrt_()
     ahead = x.mean - other.mean
     d = torch.minimum(ahead.abs(), 8 * a)
@@ -90,35 +97,51 @@ def larger(x: Moments, other: Moments) -> Moments:
     return Moments(torch.maximum(x.mean, other.mean).add_(g), variance.clamp_min_(0), x.share)
 
 
-def _along(x: Moments, dim: int, size: int, stride: int, padding: int, dilation: int, ceil: bool) -> Moments:
-    """Maxima over windows along one dimension."""
-    length, reach = x.mean.shape[dim], dilation * (size - 1) + 1
-    steps = (length + 2 * padding - reach) / stride
+def _window(length: int, size: int, stride: int, padding: int, dilation: int, ceil: bool) -> Window:
+    """How many windows there are along a dimension."""
+    steps = (length + 2 * padding - dilation * (size - 1) - 1) / stride
     count = (math.ceil(steps) if ceil else math.floor(steps)) + 1
     if ceil and (count - 1) * stride >= length + padding:  # torch: no window begins beyond the input
         count -= 1
-    after = max((count - 1) * stride + reach - length - padding, 0)
-    if padding or after:
-        pad = [0, 0] * (x.mean.ndim - 1 - dim) + [padding, after]
+    return Window(length, size, stride, padding, dilation, count)
+
+
+def _along(x: Moments, dim: int, w: Window) -> Moments:
+    """Maxima over windows along one dimension."""
+    span, reach = (w.count - 1) * w.stride + 1, w.dilation * (w.kernel - 1)
+    after = max(span + reach - w.size - w.padding, 0)
+    if w.padding or after:
+        pad = [0, 0] * (x.mean.ndim - 1 - dim) + [w.padding, after]
         lowest = float(torch.finfo(x.mean.dtype).min) / 4
         x = Moments(F.pad(x.mean, pad, value=lowest), F.pad(x.variance, pad), x.share)
-    span = (count - 1) * stride + 1
 
     def at(offset: int) -> Moments:
         def part(t: Tensor) -> Tensor:
-            return t.narrow(dim, offset, span)[(slice(None),) * dim + (slice(None, None, stride),)]
+            return t.narrow(dim, offset, span)[(slice(None),) * dim + (slice(None, None, w.stride),)]
 
         return Moments(part(x.mean), part(x.variance), x.share)
 
     found = at(0)
-    for i in range(1, size):
-        found = larger(found, at(i * dilation))
+    for i in range(1, w.kernel):
+        found = larger(found, at(i * w.dilation))
     return found
+
+
+def _over(x: Moments | Affine, windows: list[Window]) -> Moments:
+    """Maxima over windows, along the last dimension first."""
+    waiting = x if isinstance(x, Affine) else Affine(x)
+    share = waiting.source.share
+    if len(windows) == 2 and waiting.other is None and gaussian.serves(terms := waiting.terms()):
+        return Moments(*gaussian.largest(terms, *windows, None if share is None else share[1].flatten(1)), share)
+    x = computed(x)
+    for i in reversed(range(len(windows))):
+        x = _along(x, i + 2, windows[i])
+    return x
 
 
 def _maximum(dims: int) -> Any:
     def apply(
-        x: Moments | Pending, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
+        x: Moments | Affine | Pending, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
         ceil_mode: bool = False, return_indices: bool = False,
     ) -> Moments | Pending:  # fmt: skip
         if isinstance(x, Pending):
@@ -127,10 +150,9 @@ def _maximum(dims: int) -> Any:
         if return_indices:
             raise NoRule("it returns where the maxima are")
         kernel, steps = _sizes(kernel_size, dims), _sizes(stride or kernel_size, dims)
-        pads, gaps = _sizes(padding, dims), _sizes(dilation, dims)
-        for i in reversed(range(dims)):
-            x = _along(x, i + 2, kernel[i], steps[i], pads[i], gaps[i], ceil_mode)
-        return Moments(x.mean, x.variance, None if x.share is None else farther(x.share, steps[-1]))
+        each = zip(x.mean.shape[2:], kernel, steps, _sizes(padding, dims), _sizes(dilation, dims), strict=True)
+        found = _over(x, [_window(*one, ceil_mode) for one in each])
+        return Moments(found.mean, found.variance, None if found.share is None else farther(found.share, steps[-1]))
 
     return apply
 
@@ -138,7 +160,7 @@ def _maximum(dims: int) -> Any:
 for _dims in (1, 2, 3):
     rule(f"avg_pool{_dims}d")(_average(_dims))
     rule(f"adaptive_avg_pool{_dims}d")(_adaptive(_dims))
-    rule(f"max_pool{_dims}d", early=True)(_maximum(_dims))
+    rule(f"max_pool{_dims}d", early=(Affine, Pending))(_maximum(_dims))
 
 
 @rule("maximum")

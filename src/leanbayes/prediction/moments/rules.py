@@ -21,8 +21,8 @@ from torch import nn
 Rule = Callable[..., Any]
 FUNCTIONS: dict[str, Rule] = {}
 MODULES: dict[type[nn.Module], Rule] = {}
-EARLY: set[str] = set()
-"""Functions whose rules take a `Pending` argument as it is."""
+EARLY: dict[str, tuple[type, ...]] = {}
+"""Of functions whose rules take what waits (see `waiting`) as it is: its kinds."""
 
 
 class NoRule(Exception):
@@ -33,15 +33,15 @@ class NotCarried(Exception):
     """Says why a whole pass cannot be made on moments."""
 
 
-def rule(*names: str, early: bool = False) -> Callable[[Rule], Rule]:
+def rule(*names: str, early: tuple[type, ...] = ()) -> Callable[[Rule], Rule]:
     """Register what functions of torch, by their names without underscores, do to moments.
 
-    early: whether the rule sees a `Pending` argument before it is done.
+    early: kinds of operations that wait (see `waiting`) which the rule takes before they are done.
     """
 
     def register(function: Rule) -> Rule:
         FUNCTIONS.update(dict.fromkeys(names, function))
-        EARLY.update(names if early else ())
+        EARLY.update(dict.fromkeys(names, early))
         return function
 
     return register

@@ -10,12 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.utils._pytree import tree_leaves, tree_map
 
 from ... import batches, sampling
 from ...layers.contract import BayesianLayer
 from ...posteriors.base import Posterior
-from .carried import Carried, joined, of_sample, settle, wrapped
+from .carried import Carried, carried_in, joined, laws, of_sample, settle, wrapped
 from .law import Draws, Moments
 from .rules import NoRule, NotCarried, Rule, rule_of
 
@@ -119,7 +118,7 @@ class Walk:
                 hook.remove()
 
     def _forward(self, module: nn.Module, found: Rule | None, original: Any, *args: Any, **kwargs: Any) -> Any:
-        carried = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Carried)]
+        carried = list(carried_in((args, kwargs)))
         if self.in_sample:
             return original(*args, **kwargs)
         sampled = any(isinstance(x.law, Draws) for x in carried)
@@ -128,8 +127,7 @@ class Walk:
             try:
                 if found is None:
                     raise NoRule("its draws are not independent Gaussians")
-                given = tree_map(lambda x: x.law if isinstance(x, Carried) else x, (args, kwargs))
-                return wrapped(self, found(module, *given[0], **given[1]))
+                return wrapped(self, found(module, *laws(args), **laws(kwargs)))
             except NoRule as reason:
                 self.say(type(module).__name__, str(reason))
         for x in carried:

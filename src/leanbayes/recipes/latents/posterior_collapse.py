@@ -35,10 +35,10 @@ IN_USE = 0.01
 LATENTS = {
     "VAE": lb.GaussianLatents(32),
     "nested dropout": lb.OrderedLatents(32, tails="uniform"),
-    "VND-AE": lb.OrderedLatents(32),
+    "VND-AE": lb.OrderedLatents(32, floor=0.0),  # whose tails may become those of the prior
 }
 _SMOKE = LatentTraining("digits", "autoencoder", epochs=1, batch_size=64, limit=256, test_limit=64, width=4)
-_CPU = LatentTraining("mnist", "autoencoder", epochs=4, batch_size=64, limit=10_000, test_limit=2000)
+_CPU = LatentTraining("mnist", "autoencoder", epochs=4, lr=2e-3, batch_size=32, limit=5000, test_limit=2000, width=16)
 PRESETS: dict[str, tuple[LatentTraining, tuple[float, ...], int]] = {
     "smoke": (_SMOKE, (1.0, 30.0), 1),
     "cpu": (_CPU, (1.0, 5.0, 20.0, 80.0), 1),

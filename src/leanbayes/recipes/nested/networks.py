@@ -205,7 +205,13 @@ def held_out(setup: NestedSetup) -> tuple[Tensor, Tensor]:
 
 
 def at_width(
-    setup: NestedSetup, model: nn.Module, data: DataSet, width: float | None, *, means: bool = False, clean: Any = "all"
+    setup: NestedSetup,
+    model: nn.Module,
+    data: DataSet,
+    width: float | Mapping[str, float] | None,
+    *,
+    means: bool = False,
+    clean: Any = "all",
 ) -> nn.Module:
     """A copy that runs at a width, its BatchNorm statistics collected there; None keeps on sampling widths.
 

@@ -4,11 +4,11 @@ All models have the same U-Net, whose outputs start at the share of each class, 
 number of steps, with Adam at 5e-3 that falls linearly to 0; each step takes the mask of one expert of each image at
 random. Members of the ensemble have as many steps each. The rate of dropout is chosen on validation patients. BN3 is
 trained at the widths that it is asked at, and the weights of its last layer start at zero: narrow networks have its
-first channels alone, and could not answer with foreground where all of these happened to start with votes against it. "ND-PUNet" is VND-PUNet with every length of the code equally
-often, nested dropout on the code; the tails of VND-PUNet are learned, but for 30 % that are spread evenly, without
-which nothing but the full length would be trained. Patients of the test part are in no other part. The authors train
-for more epochs at 1e-4 and full width, with a KL of weight 10; here the loss is the ELBO, whose log-likelihood is the
-sum over pixels.
+first channels alone, and could not answer with foreground where all of these happened to start with votes against it.
+"ND-PUNet" is VND-PUNet with every length of the code equally often, nested dropout on the code; the tails of VND-PUNet
+are learned, but for 30 % that are spread evenly, without which nothing but the full length would be trained. Patients
+of the test part are in no other part. The authors train for more epochs at 1e-4 and full width, with a KL of weight 10;
+here the loss is the ELBO, whose log-likelihood is the sum over pixels.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ from ..results import Measured, Metrics
 from ..training import Training, trained_network
 
 COUNTS = (1, 4, 8, 16)  # samples, as in table 8
+HARD: dict[str, Any] = {"hard": True, "final_temperature": None}  # straight-through masks
 
 
 @dataclass(frozen=True)
@@ -167,8 +168,8 @@ class Setup:
         )
         ensemble = lb.Ensemble(members=self.members, init="fresh")
         return {
-            "VND-PUNet": replace(base, latents=lb.OrderedLatents(self.size, floor=0.3)),
-            "ND-PUNet": replace(base, latents=lb.OrderedLatents(self.size, tails="uniform")),
+            "VND-PUNet": replace(base, latents=lb.OrderedLatents(self.size, floor=0.3, **HARD)),
+            "ND-PUNet": replace(base, latents=lb.OrderedLatents(self.size, "uniform", floor=0.0, **HARD)),
             "P-UNet": replace(base, latents=lb.GaussianLatents(self.size)),
             "D-UNet": self.dropout(self.rates[0]),
             "BN3": replace(base, methods={"*": nested}, kl_weight=0.1, zero_head=True),

@@ -23,16 +23,16 @@ from torch import Tensor, nn
 
 import leanbayes as lb
 
-from ..compress.thresholds import Tuning
-from ..data import DataSet, load
-from ..evaluation.metrics import calibration, classification
-from ..methods.nested import WEIGHTS
-from ..prediction import Predictive
-from .experiment import Cell, Experiment
-from .nested.networks import NestedTraining
-from .results import Measured, Metrics
-from .timing import in_turns, times_as_long
-from .training import network_cell
+from ...compress.thresholds import Tuning
+from ...data import DataSet, load
+from ...evaluation.metrics import calibration, classification
+from ...methods.nested import WEIGHTS
+from ...prediction import Predictive
+from ..experiment import Cell, Experiment
+from ..nested.networks import NestedTraining
+from ..results import Measured, Metrics
+from ..timing import in_turns, times_as_long
+from ..training import network_cell
 
 WIDTHS = (0.25, 0.5, 1.0)
 ORDERED = lb.Nested(
