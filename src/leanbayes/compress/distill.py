@@ -57,7 +57,8 @@ def distill(
     loss: what the student is to match, for each datum:
         "mmd": the distribution of the teacher's probabilities: the student says a Dirichlet distribution (`Dirichlet`),
         and MMD^2 between its draws and the teacher's samples is made small (equation 20). kernel, bandwidths, degree:
-        see `leanbayes.compress.mmd.MMD`.
+        see `leanbayes.compress.mmd.MMD`. mean_weight: of the cross-entropy between the teacher's mean and the
+        student's, which is added to it; 0 for the paper's loss.
         "kl": the same distribution, by the likelihood of the teacher's samples under the Dirichlet (ensemble
         distribution distillation). Of a regression: the moments, KL(N(mean, variance) || student's Gaussian).
         "kd": the mean of the probabilities alone, at a ``temperature``: classic distillation.
