@@ -85,6 +85,8 @@ MODEL_CALLS = [
     lambda m, bad: lb.calibrate_(m, (X, Y), task="classification", seed=bad, progress=False),
     lambda m, bad: lb.kappa(m, (X, Y), task="classification", seed=bad, progress=False),
     lambda m, bad: lb.recalibrate_(m, (X, Y), seed=bad),
+    lambda m, bad: lb.tune_noise_(m, (X, Y), task="classification", batch_size=bad),
+    lambda m, bad: lb.fit(m, (X, Y), tune=bad, progress=False),
     lambda m, bad: lb.evaluate(m, (X, Y), task="classification", levels=bad, progress=False),
     lambda m, bad: lb.evaluate(m, (X, Y), task="classification", ood=bad, progress=False),
     lambda m, bad: lb.evaluate(m, (X, Y), task="classification", ood={"a": bad}, progress=False),

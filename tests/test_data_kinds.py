@@ -68,10 +68,15 @@ def recalibrate(data):
     return model[1].running_mean
 
 
+def tune(data):
+    return lb.tune_noise_(make(), data, task="classification", samples=2).tried[0].nll
+
+
 QUIET = {"task": "classification", "progress": False}
 VERBS = {
     "fit": fit,
     "recalibrate_": recalibrate,
+    "tune_noise_": tune,
     "predict": lambda data: lb.predict(make(), data, samples=4, task="classification").probs,
     "evaluate": lambda data: lb.evaluate(make(), data, samples=4, replicates=0, **QUIET).metrics["nll"],
     "evaluate_each": lambda data: next(iter(lb.evaluate_each(make(), data, samples=4, replicates=0, **QUIET))).metrics[
@@ -85,7 +90,7 @@ VERBS = {
     "stacking": lambda data: fit_weights(make(), data, samples=4, task="classification"),
     "Transition": lambda data: accuracies(make(), data, samples=4)["ensemble"],
 }
-NOT = {("fit", "generator"), ("recalibrate_", "generator")}  # read once an epoch
+NOT = {("fit", "generator"), ("recalibrate_", "generator"), ("tune_noise_", "generator")}  # read once an epoch
 FULL_BATCH = {"dataset", "items", "tuple", "arrays", "mapping", "mapping of arrays"}
 """Kinds that `fit` reads in one batch here, so that a step is the same up to rounding."""
 
@@ -109,7 +114,7 @@ def test_a_verb_says_the_same_of_every_kind(verb):
                 VERBS[verb](given(verb, kind))
             continue
         found = torch.as_tensor(VERBS[verb](given(verb, kind)))
-        if verb == "fit" and kind not in FULL_BATCH:
+        if verb in ("fit", "tune_noise_") and kind not in FULL_BATCH:  # noise goes with batches
             assert found.shape == expected.shape
             continue
         assert torch.allclose(found, expected, rtol=1e-3, atol=1e-5), kind

@@ -170,3 +170,21 @@ def test_one_pass() -> None:
     for method, setting, *cells in table:
         values = {name: found[method, setting].get(name, {"mean": None}) for name in names}
         assert cells == ["" if v["mean"] is None else spread(v, names[n]) for n, v in values.items()], (method, setting)
+
+
+@pytest.mark.parametrize(
+    ("first", "metric", "scale"),
+    [
+        ("| ELBO, nats |", "elbo", 1),
+        ("| squared error x 1000 |", "mse", 1000),
+        ("| feature distance |", "feature distance (LeNet-5 on the same data)", 1),
+    ],
+)
+def test_ordered_latents(first: str, metric: str, scale: int) -> None:
+    found: dict[tuple[str, str], dict[float, str]] = {}
+    for row in load("results/ordered-latents.cpu.json")["rows"]:
+        if metric in row["metrics"]:
+            cell = spread(row["metrics"][metric], 1, scale)
+            found.setdefault((row["method"], row["dataset"]), {})[row["setting"]] = cell
+    table = {(method, data): cells for method, data, *cells in rows("docs/papers/ordered-latents.md", first)}
+    assert table == {key: [at.get(part, "") for part in (0.25, 0.5, 0.75, 1.0)] for key, at in found.items()}

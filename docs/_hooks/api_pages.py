@@ -19,9 +19,9 @@ GROUPS = {
     ),
     "training": (
         "Training",
-        "fit auto Selection follow ELBO kl_sum warmup recalibrate_ Callback callbacks EarlyStopping CoordinateDescent "
-        "Transition parameter_groups SGD NaturalGradientSGD LightningCallback HFTrainerMixin TensorBoardTracker "
-        "MLflowTracker WandbTracker",
+        "fit auto Selection follow ELBO kl_sum warmup tune_noise_ Tuning recalibrate_ Callback callbacks EarlyStopping "
+        "CoordinateDescent Transition parameter_groups SGD NaturalGradientSGD LightningCallback HFTrainerMixin "
+        "TensorBoardTracker MLflowTracker WandbTracker",
     ),
     "prediction": ("Prediction", "predict Predictive using"),
     "evaluation": (

@@ -99,6 +99,8 @@ if TYPE_CHECKING:
     from .training.fit import fit as fit
     from .training.follow import follow as follow
     from .training.natural_gradient import NaturalGradientSGD as NaturalGradientSGD
+    from .training.noise import tune_noise_ as tune_noise_
+    from .training.noise_trials import Tuning as Tuning
     from .training.parameter_groups import parameter_groups as parameter_groups
     from .training.recalibrate import recalibrate_ as recalibrate_
     from .training.schedules import warmup as warmup
@@ -155,6 +157,8 @@ _NAMES = {
     "training.fit": "fit",
     "training.follow": "follow",
     "training.natural_gradient": "NaturalGradientSGD",
+    "training.noise": "tune_noise_",
+    "training.noise_trials": "Tuning",
     "training.parameter_groups": "parameter_groups",
     "training.recalibrate": "recalibrate_",
     "training.schedules": "warmup",

@@ -19,6 +19,7 @@ from .convert.apply import bayesianize_
 from .costs import Cost, cost
 from .errors import ConfigError, ConversionError, DataError, LeanBayesError
 from .evaluation.progress import Bar
+from .likelihoods import likelihood
 from .method import Method
 from .methods.dropout import Dropout
 from .methods.ensemble import Ensemble
@@ -29,6 +30,7 @@ from .methods.variational_dropout import VariationalDropout
 from .prediction.api import predict
 from .report.table import as_text, table
 from .training.fit import fit
+from .training.noise import tunable, tune_noise_
 
 PLAIN = "plain"
 CANDIDATES: tuple[Method, ...] = (MeanField(), Variance(), VariationalDropout(), Dropout(), Patch(), Ensemble())
@@ -100,8 +102,8 @@ def auto(
     ``val`` is lower by more than one standard error of the difference, datum by datum; of those, the lowest. The model
     that is given stays as it is: candidates are copies, which begin at its weights.
 
-    train, val: inputs and targets, as in `fit`. val is looked at once a candidate, and chooses among them: what the
-    chosen one says of it is a little too good.
+    train, val: inputs and targets, as in `fit`. val tunes the noise of each candidate (`tune_noise_`) and chooses among
+    them: what the chosen one says of it is a little too good.
     budget: what a candidate may cost in multiples of the plain network, "2x" or 2 for parameters and training; or by
         name of "parameters", "training" and "prediction". Operations are counted, not timed. A budget of prediction
         lowers samples to what fits. What is over budget is not trained, and stands in the table with the reason.
@@ -140,6 +142,8 @@ def auto(
                 began = time.perf_counter()
                 try:
                     fit(candidate, train, task=task, seed=seed, progress=False, **options)
+                    if tunable(candidate, likelihood(task)):
+                        tune_noise_(candidate, val, train=train, seed=seed)
                     found = _log_probs(candidate, val, draws, seed)
                 except LeanBayesError as error:
                     if method is None:

@@ -20,7 +20,7 @@ def test_all_presets_have_cells() -> None:
     methods = {cell.method for cell in find("ordered-latents").load().cells("cpu") if cell.dataset == "mnist"}
     assert {"VAE", "VND-AE", "nested dropout", "beta-VAE (4)", "Joint-VAE", "SWAE"} <= methods
     trained = SETUPS["cpu"][0].trainings()
-    assert {training.limit for training in trained.values()} == {20_000}  # the same care for all of them
+    assert {training.limit for training in trained.values()} == {10_000}  # the same care for all of them
     assert {training.epochs for training in trained.values()} == {6}
 
 

@@ -58,7 +58,7 @@ class OrderedLatents(Latents):
 
     tails: Tails = "learned"
     prior_keep: float | None = 0.95
-    floor: float = 0.3
+    floor: float = 0.5
     temperature: float = 1.0
     final_temperature: float | None = 0.1
     anneal_steps: int = 1000

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
@@ -42,6 +43,10 @@ class BayesianLayer(nn.Module):
         """The distribution of each random parameter by name."""
         held = self._modules.get("posteriors")
         return {} if held is None else dict(held._modules)  # type: ignore[arg-type]
+
+    def scale_noise_(self, factor: float) -> Callable[[], None] | None:
+        """Multiply the spread of what is random in it besides its posteriors; as there, returns what puts it back."""
+        return None
 
     def active_parameters(self) -> int | None:
         """The stored parameters still in use, of the whole layer; None leaves it to its parts to say."""

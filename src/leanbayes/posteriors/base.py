@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor, nn
 
 from ..errors import ConfigError
+from ..kernels import buffers
 from ..sampling import Site, draw
 
 
@@ -21,6 +22,8 @@ class Posterior(Site):
     gaussian: True where elements are independent Gaussians, so that local reparameterisation and Flipout apply.
     is_sparse: True where it has weights at some places of the tensor only (`leanbayes.posteriors.sparse`).
     scales: the parameters that set its spread, and how much each changes where log sigma changes by 1.
+    elements: set by a class whose parameters have one number for each random element: the class of which such numbers,
+        of any tensors, make a posterior again. It holds for that very class, not for its subclasses.
     keep: None, or a mask of `shape` after pruning: where it is False the weight is exactly 0, not a random variable.
 
     A subclass gives `like`, `mean`, `std`, `noise`, `sample` and `log_prob`, each `masked` where it has been pruned.
@@ -32,6 +35,7 @@ class Posterior(Site):
     )
     is_sparse: bool = False
     scales: ClassVar[Mapping[str, float]] = {}
+    elements: ClassVar[type[Posterior] | None] = None
     keep: Tensor | None
 
     def __init__(self) -> None:
@@ -93,6 +97,10 @@ class Posterior(Site):
 
     def log_scale(self) -> Tensor | None:
         """The logarithm of the spread that `scales` set (log sigma, log sqrt(alpha)); None where nothing sets it."""
+        return None
+
+    def scale_noise_(self, factor: float) -> Callable[[], None] | None:
+        """Multiply the spread about the mean; returns what puts it back, or None where there is nothing to multiply."""
         return None
 
     def snr(self) -> Tensor:
@@ -191,6 +199,13 @@ def above_zero(std: Tensor) -> Tensor:
     return std.clamp_min(torch.finfo(std.dtype).tiny)
 
 
+def product(std: Tensor, noise: Tensor) -> Tensor:
+    """std * noise, of the shape of the noise, where they can be in memory that is kept: it costs more than they do."""
+    if noise.dtype != torch.float32 or std.dtype != torch.float32 or noise.device.type != "cpu":
+        return std * noise
+    return torch.mul(std, noise, out=buffers.empty(noise.shape))
+
+
 def padded_shape(shape: Sequence[int], target: Sequence[int]) -> tuple[int, ...] | None:
     """A shape with as many dimensions as ``target``, or None where it does not broadcast to it.
 
@@ -217,3 +232,20 @@ def mean_parameter(w: Tensor, requires_grad: bool | None) -> nn.Parameter:
     """A copy of w as the parameter of a mean, with its device and dtype; requires_grad None keeps its flag too."""
     check_floating(w)
     return nn.Parameter(w.detach().clone(), w.requires_grad if requires_grad is None else requires_grad)
+
+
+def exchanged(values: Mapping[nn.Parameter, Tensor]) -> Callable[[], None]:
+    """Give parameters these values; returns a function that puts back those that they had."""
+    before = {p: p.detach().clone() for p in values}
+
+    def put_back() -> None:
+        _assign(before)
+
+    _assign(values)
+    return put_back
+
+
+@torch.no_grad()
+def _assign(values: Mapping[nn.Parameter, Tensor]) -> None:
+    for p, value in values.items():
+        p.copy_(value)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import ClassVar, Self
 
 import torch
@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ..errors import ConfigError
 from ..sampling import draw
-from .base import FactorisedGaussian, as_parameter, mean_parameter
-from .scale import log_std_from_rho, rho_like, std_from_rho
+from .base import FactorisedGaussian, as_parameter, exchanged, mean_parameter, product
+from .scale import log_std_from_rho, rho_like, scaled_rho, std_from_rho
 
 
 class Gaussian(FactorisedGaussian):
@@ -54,9 +54,17 @@ class Gaussian(FactorisedGaussian):
     def std(self) -> Tensor:
         return self.masked(std_from_rho(self.rho))
 
+    def samples(self, noise: Tensor) -> Tensor:
+        """`sample` for the noise of several samples, (samples, ...), to the bit; without gradients."""
+        return product(self.std, noise).add_(self.mean)
+
     def log_scale(self) -> Tensor:
         """log std."""
         return log_std_from_rho(self.rho)
+
+    def scale_noise_(self, factor: float) -> Callable[[], None]:
+        """Multiply sigma."""
+        return exchanged({self.rho: scaled_rho(self.rho, factor)})
 
 
 class ZeroMeanGaussian(FactorisedGaussian):
@@ -108,3 +116,13 @@ class ZeroMeanGaussian(FactorisedGaussian):
     def sample(self, noise: Tensor | None = None) -> Tensor:
         """std * noise."""
         return self.std * (draw(self) if noise is None else noise)
+
+    def samples(self, noise: Tensor) -> Tensor:
+        """`sample` for the noise of several samples, (samples, ...), to the bit; without gradients."""
+        return product(self.std, noise)
+
+
+Gaussian.elements = Gaussian
+
+
+ZeroMeanGaussian.elements = ZeroMeanGaussian

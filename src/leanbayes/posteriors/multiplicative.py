@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Callable, Mapping
 from typing import ClassVar, Literal, Self, get_args
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from ..errors import ConfigError
 from ..sampling import draw
-from .base import FactorisedGaussian, as_parameter, mean_parameter, padded_shape
+from .base import FactorisedGaussian, as_parameter, exchanged, mean_parameter, padded_shape, product
 
 Granularity = Literal["weight", "neuron", "layer"]
 GRANULARITIES: tuple[str, ...] = get_args(Granularity)
@@ -82,9 +83,17 @@ class MultiplicativeGaussian(FactorisedGaussian):
         """log sqrt(alpha)."""
         return 0.5 * self.log_alpha
 
+    def scale_noise_(self, factor: float) -> Callable[[], None]:
+        """Multiply sqrt(alpha)."""
+        return exchanged({self.log_alpha: self.log_alpha.detach() + 2 * math.log(factor)})
+
     def sample(self, noise: Tensor | None = None) -> Tensor:
         """theta (1 + sqrt(alpha) noise), differentiable in theta at 0 too."""
         return self.mean * (1 + torch.exp(0.5 * self.log_alpha) * (draw(self) if noise is None else noise))
+
+    def samples(self, noise: Tensor) -> Tensor:
+        """`sample` for the noise of several samples, (samples, ...), to the bit; without gradients."""
+        return product(torch.exp(0.5 * self.log_alpha), noise).add_(1).mul_(self.mean)
 
     def snr(self) -> Tensor:
         """1 / sqrt(alpha), whatever theta: defined where theta = 0 too."""
@@ -101,3 +110,6 @@ def alpha_shape(shape: torch.Size, granularity: str) -> torch.Size:
         raise ConfigError(f"granularity: expected one of {', '.join(GRANULARITIES)}, received {granularity!r}")
     kept = {"weight": len(shape), "neuron": 1, "layer": 0}[granularity]
     return torch.Size([*shape[:kept], *[1] * len(shape[kept:])])
+
+
+MultiplicativeGaussian.elements = MultiplicativeGaussian

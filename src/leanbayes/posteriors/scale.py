@@ -77,3 +77,15 @@ def rho_like(w: Tensor, std: float | Tensor) -> Tensor:
             f"std: expected a number or a tensor that broadcasts to {tuple(w.shape)}, received {tuple(given.shape)}"
         ) from error
     return torch.empty_like(w).copy_(rho_from_std(given))  # in the order of w's elements: both meet in every step
+
+
+@torch.no_grad()
+def scaled_rho(rho: Tensor, factor: float) -> Tensor:
+    """The rho of a standard deviation that is ``factor`` times as large.
+
+    >>> std_from_rho(scaled_rho(torch.tensor([-5.0, 0.0]), 2.0)) / std_from_rho(torch.tensor([-5.0, 0.0]))
+    tensor([2.0000, 2.0000])
+    """
+    wide = rho.detach().double()
+    small = wide < -_LINEAR_ABOVE  # log std is rho there
+    return torch.where(small, wide + math.log(factor), rho_from_std(std_from_rho(wide) * factor)).to(rho.dtype)

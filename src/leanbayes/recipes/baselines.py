@@ -137,6 +137,7 @@ def train_and_evaluate(name: str, setup: BaselineSetup, seed: int, *, progress: 
             model,
             parts["train"],
             val=parts["val"],
+            tune=False,
             epochs=epochs,
             lr=setup.lr,
             kl_weight=lb.warmup(0, contestant.kl_weight, steps=steps) if steps else contestant.kl_weight,

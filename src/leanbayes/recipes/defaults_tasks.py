@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -15,7 +15,7 @@ from ..data import load
 from ..models import build
 from ..models.perceptron import mlp
 
-Pair = tuple[Tensor, Tensor]
+EPOCHS = 5
 
 
 @dataclass(frozen=True)
@@ -23,7 +23,8 @@ class Task:
     """Data and a network, both functions of a seed.
 
     data: returns "train", "val" and "test" as (inputs, targets), and "other", inputs of another domain, where there are
-    such. network: makes the network, not trained. pretraining: epochs of the plain loop. likelihood: the task of `fit`.
+    such. network: makes the network, not trained. pretraining: epochs of the plain loop; 0 is from scratch.
+    likelihood: the task of `fit`. epochs: of `fit`.
     """
 
     name: str
@@ -31,6 +32,11 @@ class Task:
     network: Callable[[], nn.Module]
     pretraining: int
     likelihood: str = "classification"
+    epochs: int = EPOCHS
+
+    def from_scratch(self, epochs: int) -> Task:
+        """The same without the plain loop, `fit` for more epochs instead."""
+        return replace(self, name=f"{self.name}, from scratch", pretraining=0, epochs=epochs)
 
     def pretrained(self, seed: int, **options: Any) -> nn.Module:
         """The network after the plain loop: Adam, batches of 128, nothing else; options are not looked at."""
@@ -64,9 +70,9 @@ class Residual(nn.Module):
 class SmallCNN(nn.Module):
     """A stem, two residual blocks, dropout and a head, for small images with one channel."""
 
-    def __init__(self, norm: Callable[[int], nn.Module], width: int = 8) -> None:
+    def __init__(self, norm: Callable[[int], nn.Module], width: int = 16) -> None:
         super().__init__()
-        self.stem, self.norm1 = nn.Conv2d(1, width, 3, padding=1, bias=False), norm(width)
+        self.stem, self.norm1 = nn.Conv2d(1, width, 3, padding=1, stride=2, bias=False), norm(width)
         self.block1 = Residual(width, norm)
         self.down, self.norm2 = nn.Conv2d(width, 2 * width, 3, padding=1, stride=2, bias=False), norm(2 * width)
         self.block2 = Residual(2 * width, norm)
@@ -85,7 +91,7 @@ class SmallTransformer(nn.Module):
     def __init__(self, tokens: int = 12, length: int = 12, classes: int = 4, width: int = 32) -> None:
         super().__init__()
         self.embedding = nn.Embedding(tokens, width)
-        self.position = nn.Parameter(0.1 * torch.randn(length, width))
+        self.position = nn.Parameter(torch.randn(length, width))
         self.encoder = nn.TransformerEncoderLayer(width, 4, 64, dropout=0.1, batch_first=True)
         self.head = nn.Linear(width, classes)
 
@@ -94,17 +100,23 @@ class SmallTransformer(nn.Module):
         return self.head(self.encoder(self.embedding(x) + self.position).mean(1))  # type: ignore[no-any-return]
 
 
-def images(name: str, other: str, count: int, tested: int, seed: int) -> dict[str, Any]:
-    """A part of an image set at half its resolution; training and validation images are drawn by the seed."""
+def images(
+    name: str, other: str, tested: int, count: int, seed: int, pool: int = 1, held_out: int = 1000
+) -> dict[str, Any]:
+    """A part of an image set, averaged over ``pool`` pixels; training and validation images are drawn by the seed."""
+
+    def pooled(pixels: Tensor) -> Tensor:
+        return F.avg_pool2d(pixels.float(), pool)
+
     source = load(name, seed=0)
     strange = load(other, parts="test", normalise=source)
     order = torch.randperm(len(source.train), generator=torch.Generator().manual_seed(100 + seed))
-    chosen = {"train": order[:count], "val": order[count : count + count // 4]}
+    chosen = {"train": order[:count], "val": order[count : count + held_out]}
     inputs, targets = source.train.tensors
-    found: dict[str, Any] = {part: (_half(inputs[rows]), targets[rows]) for part, rows in chosen.items()}
+    found: dict[str, Any] = {part: (pooled(inputs[rows]), targets[rows]) for part, rows in chosen.items()}
     test_inputs, test_targets = source.test.tensors
-    found["test"] = _half(test_inputs[:tested]), test_targets[:tested]
-    found["other"] = _half(strange.test.tensors[0][: tested // 2])
+    found["test"] = pooled(test_inputs[:tested]), test_targets[:tested]
+    found["other"] = pooled(strange.test.tensors[0][: tested // 2])
     return found
 
 
@@ -155,28 +167,32 @@ def tasks(preset: str) -> list[Task]:
     """The tasks of a preset; "paper" stands for more images."""
     if preset == "smoke":
         return [Task("digits, MLP", partial(table, "digits"), partial(mlp, 64, (16,), 10), 2)]
-    count, tested = (10_000, 5000) if preset == "paper" else (2000, 1000)
-    fashion = partial(images, "fashion-mnist", "mnist", count, tested)
-    found = [
+    small, large, tested = (10_000, 50_000, 10_000) if preset == "paper" else (3000, 10_000, 2000)
+    fashion = partial(images, "fashion-mnist", "mnist", tested)
+    tables = [
         Task(f"{name}, MLP", partial(table, name), partial(mlp, features, (50, 50), classes), 60)
         for name, features, classes in (("digits", 64, 10), ("breast_cancer", 30, 2), ("wine", 13, 3))
     ]
-    found += [
-        Task(f"UCI {name}, MLP", partial(uci, name), partial(mlp, features, (50,), 1), 100, "regression")
+    regressions = [
+        Task(f"UCI {name}, MLP", partial(uci, name), partial(mlp, features, (50,), 1), 300, "regression")
         for name, features in (("boston", 13), ("concrete", 8), ("energy", 8), ("yacht", 6))
     ]
+    cnn, batch_norm = partial(SmallCNN, group_norm), partial(SmallCNN, nn.BatchNorm2d)
     resnet = partial(build, "resnet18_cifar", width=4)
+    cifar = partial(images, "cifar10", "svhn", tested, 2000 if preset == "cpu" else small, pool=2)
+    fewer = Task(f"Fashion-MNIST, {small:,} images, BatchNorm", partial(fashion, small), batch_norm, 30)
     return [
-        *found,
-        Task("Fashion-MNIST, BatchNorm", fashion, partial(SmallCNN, nn.BatchNorm2d), 20),
-        Task("Fashion-MNIST, GroupNorm", fashion, partial(SmallCNN, group_norm), 20),
-        Task("tokens, transformer", partial(tokens, count, tested), SmallTransformer, 25),
-        Task("CIFAR-10, ResNet", partial(images, "cifar10", "svhn", count, tested), resnet, 12),
+        *tables,
+        *regressions,
+        fewer,
+        Task(f"Fashion-MNIST, {large:,} images, BatchNorm", partial(fashion, large), batch_norm, 20),
+        Task(f"Fashion-MNIST, {small:,} images, GroupNorm", partial(fashion, small), cnn, 30),
+        Task("tokens, transformer", partial(tokens, 4000, tested), SmallTransformer, 35),
+        Task("CIFAR-10, ResNet", cifar, resnet, 15),
+        tables[0].from_scratch(30),
+        regressions[1].from_scratch(60),
+        fewer.from_scratch(8),
     ]
-
-
-def _half(images: Tensor) -> Tensor:
-    return F.avg_pool2d(images.float(), 2)
 
 
 def _scaling(values: Tensor) -> tuple[Tensor, Tensor]:

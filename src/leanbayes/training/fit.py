@@ -6,6 +6,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -25,7 +26,9 @@ from .history import History
 from .job import Job
 from .loop import Run
 from .natural_gradient import NaturalGradientSGD
-from .processes import Parameters
+from .noise import tunable, tuned_
+from .processes import Parameters, in_precision
+from .progress import tell
 from .recalibrate import needs_whole_draws, recalibrate_
 from .schedules import Schedule, schedule
 from .trackers import TensorBoardTracker, Tracker, check as check_trackers
@@ -61,6 +64,7 @@ def fit(
     seed: int = 0,
     clip: float | None = None,
     recalibrate: bool = True,
+    tune: bool = True,
     early_stopping: int | hooks.EarlyStopping | None = None,
     callbacks: Sequence[Any] = (),
     checkpoint: str | os.PathLike[str] | None = None,
@@ -99,6 +103,8 @@ def fit(
     clip: the largest norm of the gradient.
     recalibrate: training noise and the noise of `predict` differ (see the guide on BatchNorm), so that BatchNorm's
     statistics are collected anew at the end, from up to 10,000 data under whole draws of the weights. Frozen ones stay.
+    tune: with ``val``, the amount of noise is chosen by it at the end (`tune_noise_`): a factor on the spread of all
+    that is random, and the noise of a regression that learns it. The history has what was tried, as ``tuning``.
     early_stopping: a patience in epochs on val_nll, or an `EarlyStopping`. callbacks: see
     `leanbayes.training.callbacks`. val_samples: draws of the weights in validation.
 
@@ -134,6 +140,7 @@ def fit(
     checks.one_of("scheduler_every", scheduler_every, ("epoch", "step"))
     checks.flag("resume", resume)
     checks.flag("recalibrate", recalibrate)
+    checks.flag("tune", tune)
     checks.flag("progress", progress)
     counts = {"epochs": epochs, "batch_size": batch_size, "accumulate": accumulate, "val_samples": val_samples}
     for name, value in counts.items():
@@ -203,6 +210,14 @@ def fit(
     record.ensure(model).trained(elbo.likelihood.to_dict(), class_names(train_loader))
     if recalibrate and needs_whole_draws(model):
         recalibrate_(model, train_loader, data=RECALIBRATION, seed=seed)
+    if tune and val is not None and tunable(model, elbo.likelihood):
+        held_out = data.feed(val, batch_size=batch_size, seed=seed, training=False)
+        forward = partial(in_precision, fabric, model)
+        options: Any = {"seed": seed, "recalibrate": recalibrate, "final": RECALIBRATION}
+        result.tuning = tuned_(model, elbo.likelihood, held_out, train_loader, forward=forward, **options)
+        record.ensure(model).likelihood = elbo.likelihood.to_dict()
+        if progress:
+            tell(result.tuning.summary())
     return result
 
 

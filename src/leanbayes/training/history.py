@@ -13,6 +13,7 @@ from typing import Any
 from .. import checks
 from ..errors import ArtifactError, LeanBayesWarning
 from ..files import write_text
+from .noise_trials import Tuning
 from .trackers import Tracker, Trackers
 
 
@@ -21,6 +22,7 @@ class History:
     """What `fit` returns: a row of plain numbers an epoch.
 
     stopped: why training ended before its last epoch, or None.
+    tuning: what `tune_noise_` tried and chose at the end, or None.
 
     >>> history = History([{"epoch": 0, "loss": 2.0}, {"epoch": 1, "loss": 1.5}])
     >>> history["loss"], history.last["epoch"], len(history)
@@ -29,6 +31,7 @@ class History:
 
     rows: list[dict[str, Any]] = field(default_factory=list)
     stopped: str | None = None
+    tuning: Tuning | None = None
 
     def __getitem__(self, name: str) -> list[Any]:
         """One number over the epochs."""
@@ -49,7 +52,8 @@ class History:
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form."""
-        return {"rows": self.rows, "stopped": self.stopped}
+        tuning = {} if self.tuning is None else {"tuning": self.tuning.to_dict()}
+        return {"rows": self.rows, "stopped": self.stopped, **tuning}
 
 
 def plain(row: dict[str, Any]) -> dict[str, Any]:

@@ -319,8 +319,7 @@ class Run:
 
     def _forward(self, inputs: Any, targets: Any = None) -> Any:
         """A forward pass past DDP, whose synchronisation would wait for processes that have fewer batches."""
-        with self.fabric.autocast():
-            return batches.call(self.job.model, self.fabric.strategy.precision.convert_input(inputs), targets)
+        return processes.in_precision(self.fabric, self.job.model, inputs, targets)
 
     def _schedule(self, row: dict[str, Any] | None) -> None:
         if isinstance(self.job.scheduler, ReduceLROnPlateau):

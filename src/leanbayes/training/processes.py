@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from .. import batches
 from ..errors import TrainingError
 
 if TYPE_CHECKING:
@@ -81,3 +82,9 @@ def synchronise_buffers(fabric: Fabric, model: nn.Module) -> None:
     if fabric.world_size > 1:
         for buffer in model.buffers():
             torch.distributed.broadcast(buffer, 0)
+
+
+def in_precision(fabric: Fabric, model: nn.Module, inputs: Any, targets: Any = None) -> Any:
+    """A forward pass in the precision of a run."""
+    with fabric.autocast():
+        return batches.call(model, fabric.strategy.precision.convert_input(inputs), targets)

@@ -51,3 +51,12 @@ class Bar:
         """Remove the bar."""
         if self.progress is not None:
             self.progress.stop()
+
+
+def tell(text: str) -> None:
+    """Print a line of its own, on a terminal only."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if console.is_terminal:
+        console.print(text, highlight=False)

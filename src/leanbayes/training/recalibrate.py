@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
@@ -86,13 +87,14 @@ def recalibrate_(
             estimator: Any = sampling.context.estimator or "weight"
             for norm in apart if momentum is None else ():
                 norm.num_batches_tracked.zero_()
-            seen, sites = 0, list({id(site): site for norm in apart for site in norm.assignments()}.values())
+            seen = dict.fromkeys(norms, 0)  # the members of an ensemble take turns
+            sites = list({id(site): site for norm in apart for site in norm.assignments()}.values())
             for number, inputs in enumerate(_read(feed, data, passes)):
                 check_inputs(inputs)
                 size = batches.size(inputs)
                 for norm, options in norms.items():
                     plain = momentum is None and norm not in apart  # those apart count the batches of each component
-                    options.momentum = size / (seen + size) if plain else momentum
+                    options.momentum = size / (seen[norm] + size) if plain else momentum
                 before = _statistics(norms) if size == 1 else []
                 draws = {id(site): site.laid_out(seed, i, [number])[0] for i, site in enumerate(sites)}  # all in turn
                 try:
@@ -103,8 +105,10 @@ def recalibrate_(
                         raise
                     _put_back(before)  # a single datum of one position has no variance: it does not count
                     continue
-                seen += size
-        if not seen:
+                active = {id(module) for module in sampling.taking_part(model)}
+                for norm in norms:
+                    seen[norm] += size if id(norm) in active else 0
+        if not any(seen.values()):
             raise DataError(
                 "expected at least one batch to estimate BatchNorm's statistics from, received none; a single datum "
                 "does not count where it has no variance"
@@ -139,11 +143,27 @@ def needs_whole_draws(model: nn.Module) -> bool:
     Local reparameterisation and Flipout draw for every datum anew, and a nested network runs at all its widths, where
     `predict` draws whole networks at one width. False where a BatchNorm is frozen, or belongs to a member at rest.
     """
-    norms, active = _norms(model), {id(module) for module in sampling.taking_part(model)}
-    if not norms or any(id(norm) not in active or (model.training and not norm.training) for norm in norms):
+    active = {id(module) for module in sampling.taking_part(model)}
+    if not can_recalibrate(model) or any(id(norm) not in active for norm in _norms(model)):
         return False
     layers = [m for m in model.modules() if isinstance(m, BayesLayer) and not isinstance(m, FixedLayer)]
     return any(layer.estimator != "weight" for layer in layers) or bool(units(model))
+
+
+def can_recalibrate(model: nn.Module) -> bool:
+    """Whether a model has BatchNorm statistics, none of which was frozen."""
+    norms = _norms(model)
+    return bool(norms) and not any(model.training and not norm.training for norm in norms)
+
+
+@contextlib.contextmanager
+def kept_statistics(model: nn.Module) -> Iterator[None]:
+    """Run a block, then put the statistics of BatchNorm layers back."""
+    kept = _statistics(_norms(model))
+    try:
+        yield
+    finally:
+        _put_back(kept)
 
 
 def has_statistics(model: nn.Module) -> bool:

@@ -68,34 +68,55 @@ def _sums(
     metric: str | None,
 ) -> Tensor:
     """Data, log-likelihood, latent KL and its data, what the metric counts and of how many; of this process."""
-    draws = samples if sampling.sites(model) else 1
     sums = torch.zeros(6, dtype=torch.float64)
+    for passes in drawn(model, data, forward, device, seed, samples):
+        log_probs, predictions, kls = [], [], []
+        for result, targets in passes:
+            output, aim = batches.output_tensor(result), batches.targets_of(result, targets)
+            log_probs.append(likelihood.log_prob(output, aim))
+            if isinstance(result, batches.LatentOutput):
+                kls.append(result.kl)
+            if metric is not None:
+                predictions.append(_prediction(likelihood, output))
+        together = torch.stack(log_probs)
+        log_prob = together.mean(0) if kls else together.logsumexp(0) - math.log(len(together))
+        sums[0] += log_prob.numel()
+        sums[1] += log_prob.double().sum().cpu()
+        if kls:
+            sums[2] += torch.stack(kls).mean(0).double().sum().cpu()
+            sums[3] += log_prob.numel()
+        if metric is not None:
+            sums[4:] += _score(likelihood, torch.stack(predictions).mean(0), likelihood.align(output, aim)).cpu()
+    return sums
+
+
+def drawn(
+    model: nn.Module,
+    data: Iterable[Any],
+    forward: Callable[[Any], Any],
+    device: torch.device,
+    seed: int,
+    samples: int,
+) -> Iterator[Iterator[tuple[Any, Any]]]:
+    """For every batch, what each of some networks drawn as whole says of it, with the targets.
+
+    Draws are functions of (seed, batch, sample), and training's generators are left as they were. Read the passes of a
+    batch before the next one.
+    """
+    count = samples if sampling.sites(model) else 1
     mean_only, given = sampling.context.mean_only, sampling.context.draws
+
+    def passes(number: int, inputs: Any, targets: Any) -> Iterator[tuple[Any, Any]]:
+        for sample in range(count):
+            torch.manual_seed(sampling.mix(seed, number, sample))
+            noise = sampling.laid_out(model, seed, sample) if given is None else given
+            with sampling.using(estimator="weight", mean_only=mean_only, draws=noise):
+                result = forward(inputs)
+            yield result, targets
+
     with rng.preserved(device), undisturbed(model):
         for number, batch in enumerate(data):
-            inputs, targets = (batches.to(part, device) for part in batches.split(batch))
-            log_probs, predictions, kls = [], [], []
-            for sample in range(draws):
-                torch.manual_seed(sampling.mix(seed, number, sample))
-                noise = sampling.laid_out(model, seed, sample) if given is None else given
-                with sampling.using(estimator="weight", mean_only=mean_only, draws=noise):
-                    result = forward(inputs)
-                output, aim = batches.output_tensor(result), batches.targets_of(result, targets)
-                log_probs.append(likelihood.log_prob(output, aim))
-                if isinstance(result, batches.LatentOutput):
-                    kls.append(result.kl)
-                if metric is not None:
-                    predictions.append(_prediction(likelihood, output))
-            drawn = torch.stack(log_probs)
-            log_prob = drawn.mean(0) if kls else drawn.logsumexp(0) - math.log(draws)
-            sums[0] += log_prob.numel()
-            sums[1] += log_prob.double().sum().cpu()
-            if kls:
-                sums[2] += torch.stack(kls).mean(0).double().sum().cpu()
-                sums[3] += log_prob.numel()
-            if metric is not None:
-                sums[4:] += _score(likelihood, torch.stack(predictions).mean(0), likelihood.align(output, aim)).cpu()
-    return sums
+            yield passes(number, *(batches.to(part, device) for part in batches.split(batch)))
 
 
 def start_noise(run: Run, count: int = 16) -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -84,6 +86,9 @@ class DropoutMask(Site):
 class DropoutAlways(DropoutMask, BayesianLayer):
     """A model's own `nn.Dropout`, kept on when sampling."""
 
+    def scale_noise_(self, factor: float) -> Callable[[], None] | None:
+        return _scaled_rate(self, self, factor)
+
     def __init__(self, module: nn.Module, rate: float) -> None:
         super().__init__(rate, spatial_of(module))
         object.__setattr__(self, "shell", copy.copy(module))
@@ -110,6 +115,9 @@ class DropoutLayer(StandIn):
         self.mask = DropoutMask(rate, spatial, (width, *(1,) * spatial))
         self.train(module.training)
 
+    def scale_noise_(self, factor: float) -> Callable[[], None] | None:
+        return _scaled_rate(self, self.mask, factor)
+
     def forward(self, input: Tensor, *extra: Any, **named: Any) -> Tensor:
         """The module's operation on masked inputs; called as the module was."""
         bias = self._parameters.get("bias")
@@ -122,3 +130,21 @@ OWN_DROPOUT: dict[type[nn.Module], int] = {nn.Dropout: 0, nn.Dropout1d: 1, nn.Dr
 def spatial_of(module: nn.Module) -> int:
     """How many trailing dimensions a torch dropout module drops together."""
     return next(spatial for kind, spatial in OWN_DROPOUT.items() if isinstance(module, kind))
+
+
+def _scaled_rate(layer: BayesianLayer, mask: DropoutMask, factor: float) -> Callable[[], None] | None:
+    """Give a mask the rate at which its standard deviation, sqrt(rate / (1 - rate)), is ``factor`` times as large.
+
+    The method of the layer names that rate, so that files have it; a part of an ensemble has none, and keeps its rate.
+    """
+    before = layer.method, mask.rate
+    if layer.method is None or mask.rate == 0:
+        return None
+    odds = factor * factor * mask.rate / (1 - mask.rate)
+    mask.rate = odds / (1 + odds)
+    layer.method = dataclasses.replace(layer.method, rate=mask.rate)  # type: ignore[call-arg]
+
+    def put_back() -> None:
+        layer.method, mask.rate = before
+
+    return put_back

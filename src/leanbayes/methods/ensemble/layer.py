@@ -14,7 +14,7 @@ from torch.utils._pytree import tree_map
 from ...convert.apply import swap_
 from ...errors import ConversionError, PredictionError
 from ...layers.contract import BayesianLayer, original, remove_hooks
-from ...posteriors.base import Posterior
+from ...posteriors.base import Posterior, exchanged
 from ...sampling import Site, context
 from ...turns import check_forward
 
@@ -130,6 +130,16 @@ class EnsembleLayer(BayesianLayer):
         """The members that are not selected: they get no gradient, no KL and no statistics."""
         active = self.turn.member % len(self.members)
         return [member for number, member in enumerate(self.members) if number != active]
+
+    def scale_noise_(self, factor: float) -> Callable[[], None] | None:
+        """Move plain members away from the mean of their parameters; random ones have posteriors to scale."""
+        if any(isinstance(part, BayesianLayer) for member in self.members for part in member.modules()):
+            return None
+        values = {}
+        for tied in zip(*(member.parameters() for member in self.members), strict=True):
+            mean = torch.stack([p.detach() for p in tied]).mean(0)
+            values.update({p: mean + factor * (p.detach() - mean) for p in tied})
+        return exchanged(values) if values else None
 
     def restored(self) -> nn.Module:
         """The first member, plain again."""

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from ...checks import number
 from ...errors import ConfigError
 from ...kl import register_kl
-from ...posteriors.base import Posterior, as_parameter, check_floating, padded_shape
+from ...posteriors.base import Posterior, as_parameter, check_floating, exchanged, padded_shape
 from ...priors import Normal
 from ...sampling import draw
 from .assignment import Assignment, BalancedAssignment
@@ -111,6 +111,13 @@ class Mixture(Posterior):
     @property
     def variance(self) -> Tensor:
         return (self.component_weights() * (self.centres - self.mean).square()).sum(0)
+
+    def scale_noise_(self, factor: float) -> Callable[[], None] | None:
+        """Move the components away from their mean, which stays; None where one of them is the constant zero."""
+        if self.zero:
+            return None
+        mean = (self.component_weights() * self.loc).sum(0).detach()
+        return exchanged({self.loc: mean + factor * (self.loc.detach() - mean)})
 
     def noise(self, generator: torch.Generator | None = None) -> Tensor:
         """The indices of the assignment: those of the sampling context where it has them."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, Self
 
 import torch
@@ -10,8 +10,8 @@ from torch import Tensor
 
 from ...errors import ConfigError
 from ...posteriors import Gaussian
-from ...posteriors.base import FactorisedGaussian, above_zero, as_parameter
-from ...posteriors.scale import log_std_from_rho, rho_like, std_from_rho
+from ...posteriors.base import FactorisedGaussian, above_zero, as_parameter, exchanged
+from ...posteriors.scale import log_std_from_rho, rho_like, scaled_rho, std_from_rho
 from ...posteriors.sparse import Sparse, largest
 from ...sampling import draw
 
@@ -29,6 +29,7 @@ class SparseGaussian(Sparse, FactorisedGaussian):
     """
 
     scales: ClassVar[Mapping[str, float]] = {"rho": 1.0}
+    elements = Gaussian
 
     def __init__(self, loc: Tensor, rho: Tensor, index: Tensor, shape: torch.Size) -> None:
         super().__init__(loc, index, shape)
@@ -57,6 +58,10 @@ class SparseGaussian(Sparse, FactorisedGaussian):
         """log std of the active weights, (n,)."""
         return log_std_from_rho(self.rho)
 
+    def scale_noise_(self, factor: float) -> Callable[[], None]:
+        """Multiply sigma."""
+        return exchanged({self.rho: scaled_rho(self.rho, factor)})
+
     def active(self) -> Gaussian:
         """The distribution of the active weights alone, (n,), on the same parameters."""
         q = Gaussian(self.loc, self.rho)
@@ -78,6 +83,12 @@ class SparseGaussian(Sparse, FactorisedGaussian):
     def sample(self, noise: Tensor | None = None) -> Tensor:
         """loc + std * noise in their places."""
         return self.masked(self.spread(self.active_sample(noise)))
+
+    def samples(self, noise: Tensor) -> Tensor:
+        """`sample` for the noise of several samples, (samples, slots), to the bit; without gradients."""
+        whole = noise.new_zeros(len(noise), self.shape.numel())
+        whole.index_copy_(1, self.index.long(), self.active().samples(noise))
+        return self.masked(whole.view(-1, *self.shape))
 
     def deviation(self, noise: Tensor | None = None) -> Tensor:
         """std * noise in their places."""

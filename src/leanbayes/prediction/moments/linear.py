@@ -225,7 +225,8 @@ def _dense(x: Moments, w: Weight, mean: Tensor, variance: Tensor) -> Moments:
 
     def covariance() -> Tensor:
         found = torch.matmul(x.variance.unsqueeze(1) * w.mean, w.mean.mT)
-        return torch.diagonal_scatter(found, variance, dim1=1, dim2=2)
+        own = torch.eye(found.shape[1], dtype=torch.bool, device=found.device)
+        return torch.where(own, variance.unsqueeze(2), found)
 
     return Moments(mean, variance, covariance=covariance)
 

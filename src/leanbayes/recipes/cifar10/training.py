@@ -61,10 +61,14 @@ class OneCycle(Training):
         steps = self.epochs * -(-len(data.train) // self.batch_size)
         return {"scheduler": partial(one_cycle, steps=steps), "scheduler_every": "step"}
 
+    def network_of(self, jobs: Jobs, seed: int, data: DataSet) -> nn.Module:
+        """The network, trained now, or read back."""
+        return trained_network(jobs, self, seed, data)
+
 
 @dataclass(frozen=True)
 class FineTuning(OneCycle):
-    """A plain network, given a method and trained on; see `OneCycle` for the other fields.
+    """A plain network, given a method or none and trained on; see `OneCycle` for the other fields.
 
     plain: how the network was trained that this one starts from, under the same seed. The weight of the KL, and the
     statistics of BatchNorm, are those that `fit` gives a network of one's own.
@@ -82,13 +86,13 @@ class FineTuning(OneCycle):
             super().convert_(model)
 
     def fit_options(self, data: DataSet) -> dict[str, Any]:
-        """The schedule, and what `fit` does by default."""
-        return {**super().fit_options(data), "kl_weight": None, "recalibrate": True}
+        """The schedule, and what `fit` does by default: held-out images choose how much noise there is."""
+        return {**super().fit_options(data), "kl_weight": None, "recalibrate": True, "val": data.val}
 
     def network_of(self, jobs: Jobs, seed: int, data: DataSet) -> nn.Module:
         """The network, trained on now, or read back."""
         assert self.plain is not None
-        plain = trained_network(jobs, self.plain, seed, data)
+        plain = self.plain.network_of(jobs, seed, data)
 
         def train(**options: Any) -> nn.Module:
             torch.manual_seed(1000 + seed)

@@ -246,8 +246,8 @@ def _printed(paper: Mapping[Any, Mapping[str, float]], data: str, method: str, p
 def _setup(data: str, size: int, limit: int, epochs: int, test: int | None = None, **options: Any) -> Setup:
     shared: dict[str, Any] = {"limit": limit, "test_limit": test}
     training = LatentTraining(data, "autoencoder", epochs=epochs, lr=2e-3, batch_size=32, width=16, **shared)
-    extractor = PixelTraining(data, "lenet5", epochs=3, batch_size=100, **{**shared, "limit": min(limit, 10_000)})
-    return Setup(training, extractor, size, **{"bound_data": 500, **options})
+    extractor = PixelTraining(data, "lenet5", epochs=5, batch_size=100, **{**shared, "limit": 5000})
+    return Setup(training, extractor, size, **{"generated": 1000, "bound_data": 300, **options})
 
 
 _TWO = ("VAE", "VND-AE")
@@ -266,10 +266,10 @@ SETUPS: dict[str, tuple[Setup, ...]] = {
         ),
     ),
     "cpu": (
-        _setup("mnist", 32, 20_000, 6, 5000),
-        _setup("cifar10", 64, 10_000, 6, 2000, methods=_RIVALS),
-        _setup("fashion-mnist", 32, 20_000, 6, 5000, methods=_TWO, quarters=()),
-        _setup("pneumoniamnist", 32, 20_000, 24, methods=_TWO, quarters=(), generated=600),
+        _setup("mnist", 32, 10_000, 6, 2000),
+        _setup("cifar10", 64, 5000, 6, 1000, methods=_RIVALS),
+        _setup("fashion-mnist", 32, 10_000, 6, 2000, methods=_TWO, quarters=()),
+        _setup("pneumoniamnist", 32, 5000, 12, 600, methods=_TWO, quarters=(), generated=600),
     ),
     "paper": (
         Setup(

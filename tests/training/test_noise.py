@@ -1,0 +1,196 @@
+"""`tune_noise_`: the amount of noise that held-out data choose, and no trace of the amounts that were tried."""
+
+import copy
+import math
+
+import pytest
+import torch
+from torch import nn
+
+import leanbayes as lb
+from leanbayes.errors import ConfigError, DataError
+from leanbayes.methods.ensemble.layer import layers as ensemble_layers
+from leanbayes.training.noise import scale_noise_
+
+METHODS = [
+    lb.MeanField(),
+    lb.VariationalDropout(parameterisation="multiplicative", granularity="layer"),
+    lb.Variance(),
+    lb.SparseSubspace(density=0.5),
+    lb.Patch(),
+    lb.Ensemble(3, init="perturb"),
+    lb.Ensemble(2, method=lb.MeanField(), init="perturb"),
+    lb.Dropout(0.2),
+    lb.Nested(),
+]
+
+
+def network():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.2), nn.Linear(16, 3))
+
+
+def converted(method):
+    model = network()
+    lb.bayesianize_(model, method)
+    return model.eval()
+
+
+def problem(count=400, seed=0):
+    """Labels that the inputs tell in part."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, 4, generator=generator)
+    scores = x[:, :3] + torch.randn(count, 3, generator=generator)
+    return x, scores.argmax(1)
+
+
+def spread(model, x):
+    """The standard deviation of the logits over samples."""
+    kept = lb.predict(model, x, samples=300, task="classification", keep_samples=True)
+    return float(kept.samples.log().std(0).mean())
+
+
+def state(model):
+    return {name: t.clone() for name, t in model.state_dict().items() if isinstance(t, torch.Tensor)}
+
+
+def same(first, second):
+    return first.keys() == second.keys() and all(torch.equal(t, second[name]) for name, t in first.items())
+
+
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_a_factor_multiplies_the_spread_and_keeps_the_means(method):
+    model = converted(method)
+    before = [m.mean.clone() for m in model.modules() if isinstance(m, lb.posteriors.Posterior)]
+    x = problem(20)[0]
+    little = spread(model, x)
+    scale_noise_(model, 0.25)
+    after = [m.mean for m in model.modules() if isinstance(m, lb.posteriors.Posterior)]
+    for a, b in zip(before, after, strict=True):
+        torch.testing.assert_close(a, b, atol=1e-6, rtol=1e-5)
+    assert 0.15 < spread(model, x) / little < 0.4
+
+
+def test_members_of_an_ensemble_keep_their_mean():
+    model = converted(lb.Ensemble(3, init="perturb"))
+    members = ensemble_layers(model)[0].members
+    mean = torch.stack([m.weight for m in members]).mean(0)
+    distance = (members[1].weight - mean).norm()
+    scale_noise_(model, 2.0)
+    torch.testing.assert_close(torch.stack([m.weight for m in members]).mean(0), mean)
+    torch.testing.assert_close((members[1].weight - mean).norm(), 2 * distance)
+
+
+def test_dropout_has_the_rate_whose_deviation_is_so_much_larger():
+    model = converted(lb.Dropout())
+    scale_noise_(model, 2.0)
+    assert math.isclose(model[3].rate, 0.5)  # odds of 1/4 become 1
+    assert model[3].method == lb.Dropout(0.5)
+
+
+@pytest.mark.parametrize("method", METHODS, ids=str)
+def test_what_is_chosen_survives_a_file_and_what_is_not_leaves_no_trace(method, tmp_path):
+    x, y = problem(60)
+    model = converted(method)
+    before = state(model)
+    found = lb.tune_noise_(model, (x, y), task="classification", samples=2)
+    if found.factor == 1.0:
+        assert same(before, state(model))
+    lb.save(model, tmp_path / "model.safetensors")
+    again = lb.load(tmp_path / "model.safetensors", into=network())
+    torch.testing.assert_close(lb.predict(again, x, samples=4).probs, lb.predict(model, x, samples=4).probs)
+
+
+def overconfident(scale=1.0):
+    """A network that is right in three of four cases and always sure."""
+    model = nn.Sequential(nn.Linear(4, 3, bias=False))
+    with torch.no_grad():
+        model[0].weight.copy_(8 * torch.eye(3, 4))
+    lb.bayesianize_(model, lb.MeanField(scale=scale))
+    return model
+
+
+def test_noise_grows_where_a_network_is_too_sure_and_shrinks_where_it_doubts_too_much():
+    data = problem()
+    sure = lb.tune_noise_(overconfident(0.02), data, task="classification")
+    assert sure.factor > 1
+    assert sure.chosen.gain > sure.chosen.error
+    doubtful = converted(lb.MeanField(scale=3.0))
+    lb.fit(doubtful, data, epochs=3, lr=0.02, progress=False)
+    assert lb.tune_noise_(doubtful, data).factor < 1
+
+
+def test_few_data_change_nothing():
+    x, y = problem(3)
+    assert lb.tune_noise_(converted(lb.MeanField()), (x, y), task="classification").factor == 1.0
+    one = lb.tune_noise_(overconfident(0.02), (x[:1], y[:1]), task="classification")
+    assert one.factor == 1.0
+
+
+def test_a_second_tuning_stays_near_the_first():
+    model, data = overconfident(0.2), problem()
+    lb.tune_noise_(model, data, task="classification")
+    assert lb.tune_noise_(model, data).factor in (0.5, 1.0, 2.0)
+
+
+def test_noise_of_targets_is_that_of_held_out_data():
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(300, 20, generator=generator)
+    y = x[:, :1] + 0.5 * torch.randn(300, 1, generator=generator)
+    model = nn.Sequential(nn.Linear(20, 200), nn.ReLU(), nn.Linear(200, 1))
+    options = {"task": "regression", "epochs": 60, "lr": 0.01, "progress": False}
+    history = lb.fit(model, (x[:40], y[:40]), val=(x[40:], y[40:]), **options)
+    errors = lb.predict(model, x[40:]).mean - y[40:]
+    assert history.tuning.tried[0].std < 0.8 * history.tuning.std  # a network that fits its data too closely
+    assert abs(history.tuning.std / float(errors.square().mean().sqrt()) - 1) < 0.05
+    low, high = lb.predict(model, x[40:]).interval(0.95)
+    assert 0.9 < float(((y[40:] >= low) & (y[40:] <= high)).float().mean()) < 0.99
+
+
+def test_fit_tunes_where_it_has_held_out_data_and_is_not_told_otherwise():
+    x, y = problem()
+    first, second = (x[:200], y[:200]), (x[200:], y[200:])
+    model = converted(lb.MeanField())
+    assert lb.fit(copy.deepcopy(model), first, epochs=1, progress=False).tuning is None
+    assert lb.fit(copy.deepcopy(model), first, val=second, epochs=1, tune=False, progress=False).tuning is None
+    assert lb.fit(network(), first, val=second, epochs=1, progress=False).tuning is None  # nothing in it is random
+    history = lb.fit(model, first, val=second, epochs=1, progress=False)
+    assert history.to_dict()["tuning"]["factor"] == history.tuning.factor
+    assert "chosen" in str(history.tuning)
+
+
+def test_a_resumed_run_ends_with_the_same_noise(tmp_path):
+    x, y = problem()
+    options = {"val": (x[200:], y[200:]), "batch_size": 50, "progress": False}
+    whole, parts = converted(lb.Dropout()), converted(lb.Dropout())
+    lb.fit(whole, (x[:200], y[:200]), epochs=3, **options)
+    lb.fit(parts, (x[:200], y[:200]), epochs=1, checkpoint=tmp_path / "run", **options)
+    resumed = converted(lb.Dropout())
+    lb.fit(resumed, (x[:200], y[:200]), epochs=3, checkpoint=tmp_path / "run", resume=True, **options)
+    assert same(state(whole), state(resumed))
+    assert whole[3].method == resumed[3].method
+
+
+def test_statistics_of_members_are_their_own():
+    model = converted(lb.Ensemble(3, init="perturb"))
+    x, y = problem()
+    lb.fit(model, (x, y), epochs=3, batch_size=50, progress=False)
+    scale_noise_(model, 3.0)
+    lb.recalibrate_(model, (x,), passes=3)
+    for member, norm in zip(ensemble_layers(model)[0].members, ensemble_layers(model)[1].members, strict=True):
+        with torch.no_grad():
+            torch.testing.assert_close(norm.running_mean, member(x).mean(0), atol=0.1, rtol=0.1)
+
+
+def test_bad_input_is_refused():
+    x, y = problem(20)
+    with pytest.raises(ConfigError, match="noise to tune"):
+        lb.tune_noise_(network(), (x, y), task="classification")
+    with pytest.raises(ConfigError, match="pass task"):
+        lb.tune_noise_(converted(lb.MeanField()), (x, y))
+    with pytest.raises(DataError):
+        lb.tune_noise_(converted(lb.MeanField()), [], task="classification")
+    with pytest.raises(ConfigError, match="samples"):
+        lb.tune_noise_(converted(lb.MeanField()), (x, y), task="classification", samples=0)
+    with pytest.raises(ConfigError, match="factor"):
+        scale_noise_(converted(lb.MeanField()), 0.0)
