@@ -9,17 +9,19 @@ import torch
 from torch import nn
 
 from .turns import Turn
+from .walk import modules
 
 
 @contextlib.contextmanager
 def kept_modes(model: nn.Module) -> Iterator[None]:
     """Run a block, then put every module back into its own mode (train or eval; frozen BatchNorm stays frozen)."""
-    modes = [(module, module.training) for module in model.modules()]
+    modes = [(module, module.training) for module in modules(model)]
     try:
         yield
     finally:
         for module, training in modes:
-            module.training = training
+            if module.training is not training:  # setting an attribute of a module takes a while
+                module.training = training
 
 
 @contextlib.contextmanager
@@ -67,5 +69,6 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
     kind = next((device.type for device in devices), "cuda")
     fork = torch.random.fork_rng(devices, device_type=kind)
     with Turn(model=model), kept_modes(model), fork, torch.no_grad(), plain_attention():
-        model.eval()
+        if any(module.training for module in modules(model)):
+            model.eval()
         yield

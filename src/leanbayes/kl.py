@@ -6,7 +6,8 @@ Pairs announce their forms with `register_kl`; nothing here scales a KL by the d
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -15,17 +16,20 @@ from torch import Tensor, nn
 from . import checks
 from .checks import module as checked_module, whole_number
 from .errors import ConfigError
+from .kl_compiled import FORMS, Compiled, compiled, kernels_serve, row_sums
 from .posteriors import FactorisedGaussian, MultiplicativeGaussian, Posterior, ZeroMeanGaussian
 from .posteriors.base import above_zero
 from .posteriors.log_uniform import cui, exact, kingma, molchanov, monte_carlo
 from .posteriors.student_t import expected_log1p_square
 from .priors import EmpiricalNormal, LogUniform, Normal, Prior, StudentT
-from .sampling import taking_part
+from .sampling import with_method
 
 Kind = Literal["exact", "approximation", "up to a constant", "monte carlo"]
 Rule = Callable[[Any, Any, int], Tensor]  # (q, p, samples) -> elementwise KL
 
 _RULES: dict[tuple[type, type], dict[str, tuple[Kind, Rule]]] = {}
+_FORMS: dict[Rule, str] = {}
+"""What the kernels call a rule that they have too; see `leanbayes.kl_compiled`."""
 
 
 def kl(q: Posterior, p: Prior, approximation: str | None = None, samples: int | None = None) -> Tensor:
@@ -41,7 +45,7 @@ def kl(q: Posterior, p: Prior, approximation: str | None = None, samples: int | 
     tensor([0.5000, 2.0000], grad_fn=...)
     """
     q = q.active()
-    _, rule = _find(q, p, approximation)
+    _, rule = _find(type(q), p, approximation)
     count = 1 if samples is None else whole_number("samples", samples)
     return q.masked(rule(q.whole(), p, count))  # a pruned weight is no random variable and costs nothing
 
@@ -54,29 +58,82 @@ def kl_kind(q: Posterior, p: Prior, approximation: str | None = None) -> Kind:
     >>> kl_kind(q, Normal()), kl_kind(q, LogUniform()), kl_kind(q, LogUniform(), "exact")
     ('exact', 'approximation', 'up to a constant')
     """
-    return _find(q.active(), p, approximation)[0]
+    return _find(type(q.active()), p, approximation)[0]
+
+
+@dataclass(frozen=True)
+class Term:
+    """The KL of a posterior as a term of `kl_sum`, which computes terms of one kind together.
+
+    q, prior, approximation: as for `kl`. weigh: makes a scalar of the sums over ``rows`` equal parts of the elements,
+    cut along the first dimension; None for the sum over all of them.
+    """
+
+    q: Posterior
+    prior: Prior
+    approximation: str | None
+    rows: int = 1
+    weigh: Callable[[Tensor], Tensor] | None = None
+
+    def __call__(self) -> Tensor:
+        """The term by itself, in at least single precision."""
+        terms = kl(self.q, self.prior, self.approximation)
+        wide = torch.promote_types(terms.dtype, torch.float32)
+        return (
+            terms.sum(dtype=wide) if self.weigh is None else self.weigh(terms.reshape(self.rows, -1).sum(1, dtype=wide))
+        )
 
 
 def kl_sum(model: nn.Module) -> Tensor:
     """The KL of a whole model: every posterior once, however many layers share it, with the weight that its layer has.
 
-    A layer takes part by a method ``kl_terms()`` yielding (posterior, function that gives its scalar term).
+    A layer takes part by a method ``kl_terms()`` yielding (posterior, function that gives its scalar term); a `Term` is
+    such a function, and those of one kind are computed together.
 
     >>> kl_sum(nn.Linear(2, 2))
     tensor(0.)
     """
-    terms: dict[int, Tensor] = {}
+    terms: dict[int, Callable[[], Tensor]] = {}
     checked_module("model", model)
-    for module in taking_part(model):
-        layer: Any = module
-        for posterior, term in layer.kl_terms() if hasattr(layer, "kl_terms") else ():
+    for layer in with_method(model, "kl_terms"):
+        for posterior, term in layer.kl_terms():
             if id(posterior) not in terms:
-                terms[id(posterior)] = term()
+                terms[id(posterior)] = term
                 layer.kl_counted = True
     total = torch.zeros((), device=next((p.device for p in model.parameters()), None))
-    for value in terms.values():
+    for value in _values(terms.values()):
         total = total + value.to(total.device)  # float32 and up: a half-precision term is promoted
     return total
+
+
+def _values(terms: Iterable[Callable[[], Tensor]]) -> Iterator[Tensor]:
+    """The values of the terms; those that the kernels serve are computed by one function, and in one sum."""
+    plain: list[tuple[Term, Compiled]] = []
+    weighed: list[tuple[Term, Compiled]] = []
+    serves = kernels_serve()
+    for term in terms:
+        made = _compiled(term) if serves and isinstance(term, Term) else None
+        if made is None:
+            yield term()
+        else:
+            assert isinstance(term, Term)
+            (plain if term.weigh is None else weighed).append((term, made))
+    if plain or weighed:
+        first, *rest = row_sums([made for _, made in (*plain, *weighed)], len(plain))
+        yield first
+        for (term, _), of_term in zip(weighed, rest, strict=True):
+            assert term.weigh is not None
+            yield term.weigh(of_term)
+
+
+def _compiled(term: Term) -> Compiled | None:
+    """How the kernels compute a term, or None where they do not."""
+    q, prior = term.q, term.prior
+    kind = vars(type(q)).get("elements")  # of this very class: a subclass may have another law
+    if kind is None or q.keep is not None or type(prior) not in (Normal, EmpiricalNormal, LogUniform):
+        return None
+    _, rule = _find(kind, prior, term.approximation)
+    return None if (form := _FORMS.get(rule)) is None else compiled(q, kind, form, rule, prior, term.rows)
 
 
 def random_weights(model: nn.Module) -> int:
@@ -86,9 +143,8 @@ def random_weights(model: nn.Module) -> int:
     0
     """
     sizes: dict[int, int] = {}
-    for module in taking_part(model):
-        layer: Any = module
-        for one, _ in layer.kl_terms() if hasattr(layer, "kl_terms") else ():
+    for layer in with_method(model, "kl_terms"):
+        for one, _ in layer.kl_terms():
             sizes[id(one)] = (
                 one.active().like.numel()
                 if isinstance(one, Posterior)
@@ -109,30 +165,34 @@ def unscaled_sum(model: nn.Module) -> Tensor | None:
     True
     """
     total: Tensor | None = None
-    for module in taking_part(model):
-        layer: Any = module
-        for term in layer.unscaled_terms() if hasattr(layer, "unscaled_terms") else ():
+    for layer in with_method(model, "unscaled_terms"):
+        for term in layer.unscaled_terms():
             total = term if total is None else total + term.to(total.device)
     return total
 
 
-def register_kl(q: type, p: type, *, kind: Kind, name: str | None = None) -> Callable[[Rule], Rule]:
+def register_kl(
+    q: type, p: type, *, kind: Kind, name: str | None = None, form: str | None = None
+) -> Callable[[Rule], Rule]:
     """Make ``rule(q, p, samples)`` the KL of a pair of classes and of their subclasses; a pair's first is its default.
 
     A rule for the prior's own class wins over one for a base of it, whatever the posterior; then the same for q.
+    form: what the kernels call it, for the rules of this file that they have too.
     """
 
     def record(rule: Rule) -> Rule:
         _RULES.setdefault((q, p), {})[name or kind] = (kind, rule)
+        if form is not None:
+            _FORMS[rule] = form
         return rule
 
     return record
 
 
-def _find(q: Posterior, p: Prior, approximation: str | None) -> tuple[Kind, Rule]:
-    pairs = ((of_q, of_p) for of_p in type(p).__mro__ for of_q in type(q).__mro__)
+def _find(q: type, p: Prior, approximation: str | None) -> tuple[Kind, Rule]:
+    pairs = ((of_q, of_p) for of_p in type(p).__mro__ for of_q in q.__mro__)
     forms = next((_RULES[pair] for pair in pairs if pair in _RULES), None)
-    here = f"({type(q).__name__}, {type(p).__name__})"
+    here = f"({q.__name__}, {type(p).__name__})"
     if forms is None:
         known = ", ".join(f"({a.__name__}, {b.__name__})" for a, b in _RULES)
         raise ConfigError(f"kl: expected a known pair of posterior and prior, received {here}; known: {known}")
@@ -146,7 +206,7 @@ def _find(q: Posterior, p: Prior, approximation: str | None) -> tuple[Kind, Rule
     return forms[approximation]
 
 
-@register_kl(FactorisedGaussian, Normal, kind="exact")
+@register_kl(FactorisedGaussian, Normal, kind="exact", form="normal")
 def _against_normal(q: FactorisedGaussian, p: Normal, _: int) -> Tensor:
     """KL = (r^2 - 1) / 2 - log r + z^2 / 2 with r = std / p.std and z = (mean - p.mean) / p.std."""
     ratio, z = q.std, q.mean
@@ -158,7 +218,7 @@ def _against_normal(q: FactorisedGaussian, p: Normal, _: int) -> Tensor:
     return 0.5 * (ratio.square() - 1 + z.square()) - ratio.log()
 
 
-@register_kl(FactorisedGaussian, EmpiricalNormal, kind="exact")
+@register_kl(FactorisedGaussian, EmpiricalNormal, kind="exact", form="normal")
 def _against_itself(q: FactorisedGaussian, p: EmpiricalNormal, _: int) -> Tensor:
     """KL = (r^2 - 1) / 2 - log r with r = std / p.std(mean): the centre is the posterior's own."""
     ratio = above_zero(q.std / p.std(q.mean))
@@ -222,7 +282,7 @@ def _log_alpha(q: FactorisedGaussian) -> Tensor:
 
 
 def _register_log_uniform(name: str, kind: Kind, curve: Callable[[Tensor], Tensor]) -> None:
-    @register_kl(FactorisedGaussian, LogUniform, kind=kind, name=name)
+    @register_kl(FactorisedGaussian, LogUniform, kind=kind, name=name, form=name if name in FORMS else None)
     def _through_alpha(q: FactorisedGaussian, p: LogUniform, _: int) -> Tensor:
         return curve(_log_alpha(q)).expand(q.shape)
 

@@ -93,6 +93,15 @@ class EmpiricalNormal(Prior):
         size = wide.square().mean().sqrt() if mean.numel() else wide.sum()
         return (self.scale * size.clamp_min(self.FLOOR)).to(mean.dtype)
 
+    def stds(self, means: list[Tensor]) -> Tensor:
+        """`std` of several tensors of one dtype and device, (tensors,), in a few operations."""
+        import torch
+
+        wide = [m.detach().double() if m.dtype.itemsize < 4 else m.detach() for m in means]
+        counts = torch.tensor([max(m.numel(), 1) for m in means], dtype=wide[0].dtype, device=wide[0].device)
+        sizes = torch.stack(torch._foreach_norm(wide)) / counts.sqrt()
+        return (self.scale * sizes.clamp_min(self.FLOOR)).to(means[0].dtype)
+
     def log_prob(self, w: Tensor) -> Tensor:
         """0, up to a constant."""
         return 0.0 * w

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from . import checks
 from .turns import Turn, check_forward
+from .walk import modules
 
 Estimator = Literal["local", "weight", "flipout"]
 ESTIMATORS: tuple[str, ...] = get_args(Estimator)
@@ -90,6 +91,7 @@ class _Context:
     draws: Mapping[int, Tensor] | None = None
     watch: Callable[[Site], None] | None = None  # told of every draw; see `watching`
     scales: dict[int, Tensor] | None = None  # standard deviations by id(rho); see `kept_scales`
+    values: Callable[[Site], Tensor | None] | None = None  # draws that were made beforehand; see `prepared`
 
 
 context = _Context()
@@ -159,6 +161,23 @@ def kept_scales() -> Iterator[None]:
         context.scales = before
 
 
+@contextlib.contextmanager
+def prepared(values: Callable[[Site], Tensor | None]) -> Iterator[None]:
+    """Take draws of posteriors from a function in a block; where it has none, they are made of their noise as usual."""
+    before, context.values = context.values, values
+    try:
+        yield
+    finally:
+        context.values = before
+
+
+def value(posterior: Any) -> Tensor:
+    """A draw of a posterior: one that was prepared, or one made of its noise."""
+    if context.values is not None and (found := context.values(posterior)) is not None:
+        return found
+    return posterior.sample(draw(posterior))  # type: ignore[no-any-return]
+
+
 def draw(site: Site) -> Tensor:
     """The noise of a site: what the context hands over, or a fresh draw."""
     check_forward(site)
@@ -176,14 +195,25 @@ def sites(model: nn.Module) -> dict[str, Site]:
 
 def has_means(model: nn.Module) -> bool:
     """Whether a pass at the means of a model is one of a network."""
-    return all(module.has_mean for module in model.modules() if isinstance(module, Site))
+    return all(module.has_mean for module in modules(model) if isinstance(module, Site))
 
 
 def taking_part(model: nn.Module) -> Iterator[nn.Module]:
     """The modules of a model that a draw concerns: all but the members of an ensemble whose turn it is not."""
-    resting = [member for layer in model.modules() for member in getattr(layer, "resting_members", ())]
-    out = {id(part) for member in resting for part in member.modules()}
-    return (module for module in model.modules() if id(module) not in out)
+    found = modules(model)
+    resting = [member for layer in _with(found, "resting_members") for member in layer.resting_members]
+    out = {id(part) for member in resting for part in modules(member)}
+    return (module for module in found if id(module) not in out)
+
+
+def with_method(model: nn.Module, name: str) -> Iterator[Any]:
+    """The modules of a model that a draw concerns and that have a method, or another attribute of their class."""
+    return _with(taking_part(model), name)
+
+
+def _with(found: Iterable[nn.Module], name: str) -> Iterator[Any]:
+    # of the class first: that a module has none takes torch a microsecond to say, and there are hundreds in a step
+    return (module for module in found if hasattr(type(module), name) or name in module.__dict__)
 
 
 def laid_out(model: nn.Module, seed: int, sample: int) -> dict[int, Tensor]:

@@ -18,6 +18,7 @@ import torch
 from torch import nn
 
 from .errors import PredictionError, TrainingError
+from .walk import modules
 
 lock = threading.RLock()
 _turns: list[Turn] = []  # of the thread that holds the lock, innermost last
@@ -54,7 +55,7 @@ class Turn:
         while _turns and _turns[-1].task not in (None, self.task):  # of a task that awaits something
             _turns[-1]._end(interrupted=True)
         if self.model is not None:
-            self.trained = frozenset(id(module) for module in self.model.modules() if module.training)
+            self.trained = frozenset(id(module) for module in modules(self.model) if module.training)
         _turns.append(self)
         if self.task is not None:
             _watch_loop()

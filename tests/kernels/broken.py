@@ -69,6 +69,11 @@ def working_calls(rng):
     record("leanbayes_perturb", mu, sigma, mu.clone(), mu.clone(), 7)
     with mock.patch.object(gaussian, "call", record):
         gaussian_cases.calls(rng)
+    form, rows = rng.randint(0, 3), rng.choice([n for n in (1, 2, max(len(mu), 1)) if len(mu) % n == 0])
+    record("leanbayes_divergence", form, 0, 0.0, 1.0, rows, mu, sigma, torch.empty(rows))
+    record(
+        "leanbayes_divergence_gradients", form, 0, 0.0, 1.0, rows, mu, sigma, torch.empty(rows), mu.clone(), mu.clone()
+    )
     return calls
 
 

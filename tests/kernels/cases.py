@@ -17,6 +17,9 @@ from leanbayes.kernels.buffers import empty
 from leanbayes.kernels.geometry import LANES, Geometry
 from leanbayes.kernels.library import call
 from leanbayes.kernels.plan import plan
+from leanbayes.kl import kl
+from leanbayes.posteriors import Gaussian, MultiplicativeGaussian
+from leanbayes.priors import LogUniform, Normal
 
 
 def levels():
@@ -36,7 +39,8 @@ def valid(seed):
     level, threads = native.leanbayes_level(-1), torch.get_num_threads()
     native.leanbayes_level(rng.choice(levels()))
     torch.set_num_threads(rng.choice([1, 1, 2]))
-    kind = rng.choice([operation, operation, operation, chain, pool, blocks, perturbed, rectified, largest, spread])
+    kinds = [operation, operation, operation, chain, pool, blocks, perturbed, rectified, largest, spread, divergence]
+    kind = rng.choice(kinds)
     try:
         kind(rng)
     finally:
@@ -214,3 +218,27 @@ def perturbed(rng):
     assert bool((slope[v == 0] == 0).all())
     scores = (2 * v.sqrt() * slope)[v > 0]
     assert bool((scores.abs() < 7).all())
+
+
+def divergence(rng):
+    """The KL by rows and its gradients, against the formulas in float64."""
+    rows, length = rng.choice([1, 1, 3, rng.randint(1, 50)]), rng.choice([1, 15, 16, 17, rng.randint(1, 1000), 20_000])
+    form = rng.randrange(4)
+    multiplicative = form > 0 and rng.random() < 0.5
+    prior = LogUniform() if form else Normal(rng.uniform(-1, 1), rng.uniform(0.1, 2))
+    centre, std = (0.0, 1.0) if form else (prior.mean, prior.std)
+    loc, scale, g = torch.randn(rows, length), 4 * torch.randn(rows, length) - rng.choice([0, 5]), torch.randn(rows)
+    mean = None if multiplicative else loc
+    sums, found = torch.empty(rows), [None if mean is None else torch.empty(rows, length), torch.empty(rows, length)]
+    law = (form, int(multiplicative), centre, std, rows, mean, scale)
+    call("leanbayes_divergence", *law, sums)
+    call("leanbayes_divergence_gradients", *law, g, *found)
+    q = (MultiplicativeGaussian if multiplicative else Gaussian)(*doubled([loc, scale]))
+    each = kl(q, prior, (None, "molchanov", "kingma", "cui")[form])
+    sizes = each.detach()
+    close(sums, sizes.sum(1), sizes.abs().sum(1) + length, "sums")
+    exact = torch.autograd.grad(each.sum(1), list(q.parameters()), g.double(), allow_unused=True)
+    for ours, gradient in zip(found, exact, strict=True):
+        if ours is not None:  # terms of opposite sign cancel where the prior is met
+            size = gradient.abs() + g.double().abs()[:, None] * (1 + loc.double().abs().reciprocal()) * 20 / std
+            close(ours, gradient, size, "a gradient")

@@ -33,8 +33,9 @@ def test_a_library_that_does_not_load_is_a_reason(afresh, monkeypatch, tmp_path)
 @pytest.mark.skipif(library.library() is None, reason="no compiled kernels")
 def test_the_library_has_every_function_that_is_called():
     sources = " ".join(path.read_text() for path in library.FILE.parents[1].glob("*.py"))
-    sources += (library.FILE.parents[2] / "layers" / "perturb.py").read_text()
+    for more in ("layers/perturb.py", "kl_compiled.py"):
+        sources += (library.FILE.parents[2] / more).read_text()
     names = {part.split('"')[0] for part in sources.split('call("')[1:]}
-    assert "leanbayes_perturb" in names
+    assert {"leanbayes_perturb", "leanbayes_divergence"} <= names
     native = ctypes.CDLL(str(library.FILE))
     assert not [name for name in names if not hasattr(native, name)]

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from ..errors import ConversionError, PredictionError
-from ..kl import kl
+from ..kl import Term, kl
 from ..posteriors.sparse import SparsePoint
-from ..sampling import context, draw
+from ..sampling import context, draw, value
 from ..turns import check_forward
 from . import sparse
 from .estimators import ESTIMATORS
@@ -119,21 +119,27 @@ class BayesLayer(StandIn):
         q = self.posterior(name)
         if q is None:
             return self._parameters.get(name)
-        return self.except_padding(name, q.sample(draw(q)), otherwise=q.mean)
+        drawn = value(q)
+        return self.except_padding(name, drawn, otherwise=q.mean) if self.has_padding(name) else drawn
 
     def kl_terms(self) -> Iterator[tuple[Posterior, Callable[[], Tensor]]]:
         """Every posterior with its weighed KL, for `leanbayes.kl.kl_sum`."""
         for name in self.posteriors:
             q = self.posterior(name)
             assert q is not None
-            yield q, partial(self._kl, name, q)
+            yield q, self._term(name, q)
 
     @property
     def has_kl(self) -> bool:
         """Whether there is a term: layers of points have none."""
         return next(self.kl_terms(), None) is not None
 
-    def _kl(self, name: str, q: Posterior) -> Tensor:
+    def _term(self, name: str, q: Posterior) -> Callable[[], Tensor]:
+        if self.has_padding(name):
+            return partial(self._except_padding, name, q)
+        return Term(q, self.priors[name], self.approximation)
+
+    def _except_padding(self, name: str, q: Posterior) -> Tensor:
         return self.total(name, kl(q, self.priors[name], approximation=self.approximation))
 
     def value(self, name: str) -> nn.Parameter | None:

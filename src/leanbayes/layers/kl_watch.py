@@ -13,6 +13,7 @@ from typing import Any
 from torch import nn
 
 from ..errors import LeanBayesWarning
+from ..walk import modules
 from .contract import BayesianLayer
 
 
@@ -36,7 +37,7 @@ def watch(layer: nn.Module) -> None:
 
 def warn_without_kl(model: nn.Module) -> None:
     """Say so, once, where layers were trained and the KL of none was ever computed."""
-    layers = [m for m in model.modules() if isinstance(m, BayesianLayer) and m.gradient_seen]
+    layers = [m for m in modules(model) if isinstance(m, BayesianLayer) and m.gradient_seen]
     if not layers or any(layer.kl_counted for layer in layers):
         return
     warnings.warn(

@@ -50,11 +50,15 @@ class StandIn(BayesianLayer):
         terms = self.except_padding(name, terms)
         return terms.sum(dtype=torch.promote_types(terms.dtype, torch.float32))
 
+    def has_padding(self, name: str) -> bool:
+        """Whether a row of a parameter is the padding of an Embedding."""
+        return name == "weight" and isinstance(self.shell, nn.Embedding) and self.shell.padding_idx is not None
+
     def except_padding(self, name: str, values: Tensor, otherwise: Tensor | float = 0.0) -> Tensor:
         """The values of a parameter, others in the padding row of an Embedding, which is not a random variable."""
-        row = self.shell.padding_idx if isinstance(self.shell, nn.Embedding) else None
-        if row is None or name != "weight":
+        if not self.has_padding(name):
             return values
+        row = self.shell.padding_idx
         is_padding = (torch.arange(values.shape[0], device=values.device) == row).unsqueeze(1)
         return torch.where(is_padding, otherwise, values)
 

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ..errors import ConfigError
+from ..kernels import buffers
 from ..sampling import Site, draw
 
 
@@ -21,6 +22,8 @@ class Posterior(Site):
     gaussian: True where elements are independent Gaussians, so that local reparameterisation and Flipout apply.
     is_sparse: True where it has weights at some places of the tensor only (`leanbayes.posteriors.sparse`).
     scales: the parameters that set its spread, and how much each changes where log sigma changes by 1.
+    elements: set by a class whose parameters have one number for each random element: the class of which such numbers,
+        of any tensors, make a posterior again. It holds for that very class, not for its subclasses.
     keep: None, or a mask of `shape` after pruning: where it is False the weight is exactly 0, not a random variable.
 
     A subclass gives `like`, `mean`, `std`, `noise`, `sample` and `log_prob`, each `masked` where it has been pruned.
@@ -32,6 +35,7 @@ class Posterior(Site):
     )
     is_sparse: bool = False
     scales: ClassVar[Mapping[str, float]] = {}
+    elements: ClassVar[type[Posterior] | None] = None
     keep: Tensor | None
 
     def __init__(self) -> None:
@@ -165,7 +169,7 @@ class FactorisedGaussian(Posterior):
         return torch.randn(self.shape, generator=generator, device=device, dtype=self.dtype)
 
     def noise_kind(self) -> tuple[Any, ...] | None:
-        return type(self), self.shape, self.dtype, self.device
+        return type(self).noise, self.shape, self.dtype, self.device  # one law, whatever class inherits it
 
     def sample(self, noise: Tensor | None = None) -> Tensor:
         """mean + std * noise (Kingma & Welling, 2014, section 2.4)."""
@@ -193,6 +197,13 @@ def above_zero(std: Tensor) -> Tensor:
     into infinity.
     """
     return std.clamp_min(torch.finfo(std.dtype).tiny)
+
+
+def product(std: Tensor, noise: Tensor) -> Tensor:
+    """std * noise, of the shape of the noise, where they can be in memory that is kept: it costs more than they do."""
+    if noise.dtype != torch.float32 or std.dtype != torch.float32 or noise.device.type != "cpu":
+        return std * noise
+    return torch.mul(std, noise, out=buffers.empty(noise.shape))
 
 
 def padded_shape(shape: Sequence[int], target: Sequence[int]) -> tuple[int, ...] | None:

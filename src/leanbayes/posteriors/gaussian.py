@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..errors import ConfigError
 from ..sampling import draw
-from .base import FactorisedGaussian, as_parameter, exchanged, mean_parameter
+from .base import FactorisedGaussian, as_parameter, exchanged, mean_parameter, product
 from .scale import log_std_from_rho, rho_like, scaled_rho, std_from_rho
 
 
@@ -53,6 +53,10 @@ class Gaussian(FactorisedGaussian):
     @property
     def std(self) -> Tensor:
         return self.masked(std_from_rho(self.rho))
+
+    def samples(self, noise: Tensor) -> Tensor:
+        """`sample` for the noise of several samples, (samples, ...), to the bit; without gradients."""
+        return product(self.std, noise).add_(self.mean)
 
     def log_scale(self) -> Tensor:
         """log std."""
@@ -112,3 +116,13 @@ class ZeroMeanGaussian(FactorisedGaussian):
     def sample(self, noise: Tensor | None = None) -> Tensor:
         """std * noise."""
         return self.std * (draw(self) if noise is None else noise)
+
+    def samples(self, noise: Tensor) -> Tensor:
+        """`sample` for the noise of several samples, (samples, ...), to the bit; without gradients."""
+        return product(self.std, noise)
+
+
+Gaussian.elements = Gaussian
+
+
+ZeroMeanGaussian.elements = ZeroMeanGaussian

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..errors import ConfigError
 from ..sampling import draw
-from .base import FactorisedGaussian, as_parameter, exchanged, mean_parameter, padded_shape
+from .base import FactorisedGaussian, as_parameter, exchanged, mean_parameter, padded_shape, product
 
 Granularity = Literal["weight", "neuron", "layer"]
 GRANULARITIES: tuple[str, ...] = get_args(Granularity)
@@ -91,6 +91,10 @@ class MultiplicativeGaussian(FactorisedGaussian):
         """theta (1 + sqrt(alpha) noise), differentiable in theta at 0 too."""
         return self.mean * (1 + torch.exp(0.5 * self.log_alpha) * (draw(self) if noise is None else noise))
 
+    def samples(self, noise: Tensor) -> Tensor:
+        """`sample` for the noise of several samples, (samples, ...), to the bit; without gradients."""
+        return product(torch.exp(0.5 * self.log_alpha), noise).add_(1).mul_(self.mean)
+
     def snr(self) -> Tensor:
         """1 / sqrt(alpha), whatever theta: defined where theta = 0 too."""
         return self.masked(torch.exp(-0.5 * self.log_alpha).expand(self.shape))
@@ -106,3 +110,6 @@ def alpha_shape(shape: torch.Size, granularity: str) -> torch.Size:
         raise ConfigError(f"granularity: expected one of {', '.join(GRANULARITIES)}, received {granularity!r}")
     kept = {"weight": len(shape), "neuron": 1, "layer": 0}[granularity]
     return torch.Size([*shape[:kept], *[1] * len(shape[kept:])])
+
+
+MultiplicativeGaussian.elements = MultiplicativeGaussian

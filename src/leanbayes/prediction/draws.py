@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -113,3 +114,29 @@ def arranged(
         if len(together) == count:
             break
     return best
+
+
+@dataclass
+class Noise(Mapping[int, Tensor]):
+    """The noise of one sample, each site's drawn when it is asked for: members that are not asked cost nothing."""
+
+    sites: dict[int, tuple[int, Site]]
+    seed: int
+    sample: int
+    balanced: bool | None = None
+    at_once: Callable[[int, int], Tensor | None] = lambda number, sample: None
+    drawn: dict[int, Tensor] = field(default_factory=dict)
+
+    def __getitem__(self, key: int) -> Tensor:
+        if key not in self.drawn:
+            number, site = self.sites[key]
+            if (found := self.at_once(number, self.sample)) is None:
+                found = noise(site, self.seed, number, [self.sample], self.balanced)[0]
+            self.drawn[key] = found
+        return self.drawn[key]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.sites)
+
+    def __len__(self) -> int:
+        return len(self.sites)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from . import draws
 from .own_noise import OwnNoise
 from .pooling import fast_max_pooling
 from .probe import Probe, fewest, known, probe, signature
+from .weights import Weights
 
 LOOP_ROWS = 256
 VMAP_PAIRS = 2048
@@ -56,6 +58,7 @@ class Engine:
 
     def __post_init__(self) -> None:
         self.sites = list(sampling.sites(self.model).values())
+        self.numbers = {id(site): i for i, site in enumerate(self.sites)}
         self.found = Probe(0.0)
         self.pairs = VMAP_PAIRS
         self.most, self.data, self.keeps_noise = 1, 1, False
@@ -214,8 +217,10 @@ class Engine:
         left = list(numbers)
         while left:
             said: list[Tensor] = []
-            with fast_max_pooling(self.model), sampling.kept_scales():
+            weights = Weights(partial(self._of_all, left))
+            with fast_max_pooling(self.model), sampling.kept_scales(), sampling.prepared(weights.of_sample):
                 while len(said) < len(left) and (not said or len(said) * said[0].numel() < GATHERED):
+                    weights.at = len(said)
                     said.append(self._one(block, start, left[len(said)]))
             yield left[: len(said)], torch.stack(said)
             del left[: len(said)]
@@ -261,18 +266,24 @@ class Engine:
     def _vectorised(self, block: Any, stacked: dict[int, Tensor], same: set[int]) -> Tensor:
         """One pass for all samples; the sites that are the same for all are not batched."""
         shared = {key: stacked[key][0] for key in same}
+        weights = Weights(lambda site: stacked[id(site)] if self.keeps_noise else None)
+        drawn = {id(site): weights.of_samples(site) for site in self.sites}
 
-        def one(noise: dict[int, Tensor]) -> Tensor:
-            with sampling.using(estimator="weight", draws={**shared, **noise}):
+        def one(noise: dict[int, Tensor], values: dict[int, Tensor]) -> Tensor:
+            with (
+                sampling.using(estimator="weight", draws={**shared, **noise}),
+                sampling.prepared(lambda site: values.get(id(site))),
+            ):
                 return self._run(block)
 
         own = {key: noise for key, noise in stacked.items() if key not in same}
+        values = {key: value for key, value in drawn.items() if value is not None}
         with (
             warnings.catch_warnings(),
             fast_max_pooling(self.model),
         ):  # operations without a rule of their own run sample by sample: as in a loop
             warnings.filterwarnings("ignore", "There is a performance drop because we have not yet implemented")
-            return torch.func.vmap(one, randomness="different")(own)
+            return torch.func.vmap(one, randomness="different")(own, values)
 
     def _stacked(self, numbers: list[int]) -> dict[int, Tensor]:
         """The noise of samples by site, (samples, ...)."""
@@ -287,7 +298,15 @@ class Engine:
 
     def _noise(self, sample: int) -> Mapping[int, Tensor]:
         sites = {id(site): (i, site) for i, site in enumerate(self.sites)}
-        return _Noise(sites, self.seed, sample, self.balanced, self._of_loop)
+        return draws.Noise(sites, self.seed, sample, self.balanced, self._of_loop)
+
+    def _of_all(self, numbers: list[int], site: sampling.Site) -> Tensor | None:
+        """The noise of a site in these samples, for networks that are small enough to draw them at once."""
+        known = self.numbers.get(id(site))
+        if known is None or self.estimator != "weight" or self._of_loop(known, numbers[0]) is None:
+            return None
+        noise = self.looped[known]
+        return noise if len(numbers) == len(noise) else noise[numbers]
 
     def _of_loop(self, number: int, sample: int) -> Tensor | None:
         """The noise of a site in one sample, drawn for all samples at once; None where that would take much memory."""
@@ -302,29 +321,3 @@ class Engine:
 def _is_same(noise: Tensor) -> bool:
     """Whether all samples take the same components; other noise is never the same."""
     return noise.dtype == torch.long and bool((noise == noise[:1]).all())
-
-
-@dataclass
-class _Noise(Mapping[int, Tensor]):
-    """The noise of one sample, each site's drawn when it is asked for: members that are not asked cost nothing."""
-
-    sites: dict[int, tuple[int, sampling.Site]]
-    seed: int
-    sample: int
-    balanced: bool | None = None
-    at_once: Callable[[int, int], Tensor | None] = lambda number, sample: None
-    drawn: dict[int, Tensor] = field(default_factory=dict)
-
-    def __getitem__(self, key: int) -> Tensor:
-        if key not in self.drawn:
-            number, site = self.sites[key]
-            if (found := self.at_once(number, self.sample)) is None:
-                found = draws.noise(site, self.seed, number, [self.sample], self.balanced)[0]
-            self.drawn[key] = found
-        return self.drawn[key]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.sites)
-
-    def __len__(self) -> int:
-        return len(self.sites)

@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ..walk import modules
+
 
 @contextlib.contextmanager
 def fast_max_pooling(model: nn.Module) -> Iterator[None]:
@@ -24,7 +26,7 @@ def fast_max_pooling(model: nn.Module) -> Iterator[None]:
     >>> torch.equal(y, layer(x)), "forward" in vars(layer)
     (True, False)
     """
-    layers = [m for m in model.modules() if type(m) is nn.MaxPool2d and "forward" not in m.__dict__]
+    layers = [m for m in modules(model) if type(m) is nn.MaxPool2d and "forward" not in m.__dict__]
     for layer in layers:
         layer.__dict__["forward"] = partial(_forward, layer)
     try:

@@ -17,6 +17,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from .. import batches, sampling
 from ..layers.contract import original
 from ..layers.sparse import dense_path
+from ..walk import modules
 
 OWN_WEIGHTS = 2.0
 FOLDED = 1.0
@@ -68,7 +69,7 @@ def fewest(model: nn.Module) -> int:
     >>> fewest(nn.BatchNorm1d(3)), fewest(nn.BatchNorm1d(3, track_running_stats=False))
     (1, 2)
     """
-    layers = (original(module) for module in model.modules())
+    layers = (original(module) for module in modules(model))
     return 2 if any(isinstance(m, _BatchNorm) and not m.track_running_stats for m in layers) else 1
 
 
@@ -136,7 +137,7 @@ def known(model: nn.Module) -> dict[Any, Any]:
             [v for v in module.__dict__.values() if type(v) in PLAIN],
             [_shape(p) for p in module._parameters.values()],
         )
-        for module in model.modules()
+        for module in modules(model)
     ]
     if model not in _known or _known[model][0] != now:
         _known[model] = now, {}

@@ -89,7 +89,7 @@ def test_the_optimiser_knows_nothing_of_the_others():
 
 def test_the_kl_is_that_of_the_member_that_was_trained():
     model, (x, _) = small(), batches(1)[0]
-    lb.bayesianize_(model, lb.Ensemble(3, method=lb.MeanField(), init="perturb", perturbation=1.0))
+    lb.bayesianize_(model, lb.Ensemble(3, method=lb.MeanField(prior=lb.Normal()), init="perturb", perturbation=1.0))
     seen = []
     for k in range(3):
         model(x)

@@ -143,7 +143,7 @@ def test_outputs_of_transposed_depthwise_and_embedding_layers_are_weighed_too():
             keep = 1.0 if unit is None else unit.keep()[unit.steps.node_of[channel]].detach()
             padding = name == "words" and index[0] == 0
             expected = expected + (0.0 if padding else keep * each[tuple(index)])
-        assert torch.allclose(layer._kl("weight", q), expected, rtol=1e-5), name
+        assert torch.allclose(layer._term("weight", q)(), expected, rtol=1e-5), name
     assert model(torch.tensor([[1, 2, 3]])).shape == (1, 2)
 
 

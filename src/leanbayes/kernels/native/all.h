@@ -9,6 +9,7 @@
 #include "pool.h"
 #include "perturb.h"
 #include "gaussian.h"
+#include "divergence.h"
 #undef vf
 #undef vu
 #undef vi

@@ -253,3 +253,60 @@ int64_t leanbayes_spread(const argument *list, int64_t length) {
   CALL(spread, &n, width, step, mean, variance, near, beside, both, averages);
   return done(&c);
 }
+
+/* The law of the first arguments: form, multiplicative, centre, std, rows; then mean (absent where nothing reads it) and scale,
+ * of one size. */
+static law weighed(call *c, const float **mean, const float **scale) {
+  law l = {0};
+  l.form = (int)integer(c, NORMAL, CUI);
+  l.multiplicative = (int)integer(c, 0, 1);
+  l.centre = (float)real(c);
+  const double std = real(c);
+  if (!(std > 0.0)) refuse(c, RANGE);
+  l.inverse = (float)(1.0 / std);
+  l.rows = integer(c, 1, MOST);
+  if (c->error) return l;
+  const int without = absent(c);
+  const int64_t count = c->at + 2 < c->count ? c->list[c->at + 1].count : 0;
+  if (count < 0 || count > MOST || count % l.rows) { c->at += 2; refuse(c, SHAPE); return l; }
+  *mean = floats_or_null(c, count);
+  *scale = floats(c, count);
+  l.length = count / l.rows;
+  if (l.form == NORMAL ? l.multiplicative : l.multiplicative != without) refuse(c, KIND);
+  return l;
+}
+
+/* form, multiplicative, centre, std, rows, mean, scale, sums: the KL of each row. */
+int64_t leanbayes_divergence(const argument *list, int64_t length) {
+  call c = opened(list, length);
+  const float *mean = NULL, *scale = NULL;
+  const law l = weighed(&c, &mean, &scale);
+  if (c.error) return c.error;
+  float *sums = floats(&c, l.rows);
+  if (!complete(&c)) return c.error;
+  const int64_t each = stretches(l.length);
+  double *partial = piece(&c, times(2 * each, l.rows));
+  if (lacks(&c)) return needed(&c);
+  CALL(divergences, &l, mean, scale, partial);
+  for (int64_t r = 0; r < l.rows; r++) {
+    double total = 0.0;
+    for (int64_t k = 0; k < each; k++) total += partial[r * each + k];
+    sums[r] = (float)total;
+  }
+  return done(&c);
+}
+
+/* form, multiplicative, centre, std, rows, mean, scale, g, dmean, dscale: gradients of both, absent where not wanted, from
+ * those of the rows. */
+int64_t leanbayes_divergence_gradients(const argument *list, int64_t length) {
+  call c = opened(list, length);
+  const float *mean = NULL, *scale = NULL;
+  const law l = weighed(&c, &mean, &scale);
+  if (c.error) return c.error;
+  const float *g = floats(&c, l.rows);
+  float *dmean = floats_or_null(&c, l.rows * l.length), *dscale = floats_or_null(&c, l.rows * l.length);
+  if (dmean && !mean) refuse(&c, KIND);
+  if (!complete(&c)) return c.error;
+  CALL(divergence_slopes, &l, mean, scale, g, dmean, dscale);
+  return done(&c);
+}

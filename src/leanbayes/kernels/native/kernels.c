@@ -1,7 +1,7 @@
 /* Local reparameterisation at the nonzeros of a weight: forward and backward of
  *   y = sum_k mu_k x + sqrt(sum_k sigma_k^2 x^2) eps
- * for Linear and Conv2d, on activations in blocks of the batch, and what networks do between such layers; and the noise of
- * dense layers. Plain C behind a C interface: it needs neither torch's nor Python's headers, the thread pool is the one torch
+ * for Linear and Conv2d, on activations in blocks of the batch, and what networks do between such layers; and of
+ * dense layers the noise and the KL. Plain C behind a C interface: it needs neither torch's nor Python's headers, the thread pool is the one torch
  * brought along, and all memory is the caller's. Compiled once per instruction set and chosen at run time, so that one library
  * runs on every machine.
  */
@@ -37,6 +37,18 @@ typedef struct {
   const float *g, *out, *y, *slope, *line;
   int rectified;
 } upstream;
+
+/* A KL that looks at each weight by itself. form: the prior, or the curve against the log-uniform one. multiplicative: scales
+ * are log alpha, else std = log(1 + exp(scale)). centre, inverse: of a normal prior, 1 / its std. rows, length: of the weights. */
+enum { NORMAL, MOLCHANOV, KINGMA, CUI };
+typedef struct {
+  int form, multiplicative;
+  float centre, inverse;
+  int64_t rows, length;
+} law;
+enum { STRETCH = 1 << 14 };
+
+static inline int64_t stretches(int64_t length) { return (length + STRETCH - 1) / STRETCH; }
 
 static inline uint64_t mixed(uint64_t z) { /* splitmix64 */
   z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ull;
@@ -111,7 +123,7 @@ static int best(void) {
 }
 
 /* Counts the changes of this interface: a library that was built before one is not called. */
-int leanbayes_interface(void) { return 4; }
+int leanbayes_interface(void) { return 5; }
 
 static int level = -1;
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from ...convert.channels import Use
-from ...kl import kl
+from ...kl import Term, kl
 from ...layers.bayes import BayesLayer
 from ...layers.contract import hook_owner, remove_hooks
 from ...layers.shell import StandIn
@@ -55,23 +57,29 @@ class OrderedLayer(BayesLayer, Narrowing):
         made.method = self.method.weights if isinstance(self.method, Nested) else self.method
         return made
 
-    def _kl(self, name: str, q: Posterior) -> Tensor:
+    def _term(self, name: str, q: Posterior) -> Callable[[], Tensor]:
         """kappa times Phi_2 of (18): sum_f S_f sum_{weights of output f} KL, S_f the keep probability of feature f."""
-        terms = self.except_padding(name, kl(q, self.priors[name], approximation=self.approximation))
-        wide = torch.promote_types(terms.dtype, torch.float32)
-        if not self.outputs:
-            return self.kappa * terms.sum(dtype=wide)
-        costs = terms.to(wide) if name == "bias" else self._by_output(terms, wide)
+        turned = isinstance(self.shell, _ConvNd) and self.shell.transposed
+        if self.has_padding(name) or (self.outputs and name == "weight" and (turned or self.takes_indices)):
+            return partial(self._by_itself, name, q)  # outputs are not the first dimension
+        rows = q.shape[0] if self.outputs else 1
+        return Term(q, self.priors[name], self.approximation, rows, self._weighed)
+
+    def _weighed(self, costs: Tensor) -> Tensor:
+        """The sum of costs by output, each times the probability that it is kept."""
         for unit, use in self.outputs:
             costs = costs * unit.spread(unit.keep(), use, len(costs)).to(costs)
         return self.kappa * costs.sum()
+
+    def _by_itself(self, name: str, q: Posterior) -> Tensor:
+        terms = self.except_padding(name, kl(q, self.priors[name], approximation=self.approximation))
+        wide = torch.promote_types(terms.dtype, torch.float32)
+        return self._weighed(self._by_output(terms, wide) if self.outputs else terms.sum(dtype=wide))
 
     def _by_output(self, terms: Tensor, dtype: torch.dtype) -> Tensor:
         """Elementwise terms of the weight, summed over all that leads to one output feature."""
         if self.takes_indices:
             return terms.sum(0, dtype=dtype)
-        if not (isinstance(self.shell, _ConvNd) and self.shell.transposed):
-            return terms.flatten(1).sum(1, dtype=dtype)
         groups: int = self.shell.groups  # type: ignore[assignment]
         return terms.reshape(groups, len(terms) // groups, terms.shape[1], -1).sum((1, 3), dtype=dtype).flatten()
 

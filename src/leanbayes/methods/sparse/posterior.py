@@ -29,6 +29,7 @@ class SparseGaussian(Sparse, FactorisedGaussian):
     """
 
     scales: ClassVar[Mapping[str, float]] = {"rho": 1.0}
+    elements = Gaussian
 
     def __init__(self, loc: Tensor, rho: Tensor, index: Tensor, shape: torch.Size) -> None:
         super().__init__(loc, index, shape)
@@ -82,6 +83,12 @@ class SparseGaussian(Sparse, FactorisedGaussian):
     def sample(self, noise: Tensor | None = None) -> Tensor:
         """loc + std * noise in their places."""
         return self.masked(self.spread(self.active_sample(noise)))
+
+    def samples(self, noise: Tensor) -> Tensor:
+        """`sample` for the noise of several samples, (samples, slots), to the bit; without gradients."""
+        whole = noise.new_zeros(len(noise), self.shape.numel())
+        whole.index_copy_(1, self.index.long(), self.active().samples(noise))
+        return self.masked(whole.view(-1, *self.shape))
 
     def deviation(self, noise: Tensor | None = None) -> Tensor:
         """std * noise in their places."""

@@ -85,7 +85,7 @@ def larger(x: Moments, other: Moments) -> Moments:
     """
     spread = x.variance + other.variance
     if x.share is not None:
-        spread = spread.addcmul_((x.variance * other.variance).sqrt_(), -2 * x.share[1])
+        spread = spread.addcmul_((x.variance * other.variance).clamp_min_(0).sqrt_(), -2 * x.share[1])
     a = spread.clamp_min_(TINY).sqrt_()
     ahead = x.mean - other.mean
     d = torch.minimum(ahead.abs(), 8 * a)
@@ -132,7 +132,8 @@ def _over(x: Moments | Affine, windows: list[Window]) -> Moments:
     waiting = x if isinstance(x, Affine) else Affine(x)
     share = waiting.source.share
     if len(windows) == 2 and waiting.other is None and gaussian.serves(terms := waiting.terms()):
-        return Moments(*gaussian.largest(terms, *windows, None if share is None else share[1].flatten(1)), share)
+        near = None if share is None else share[1].flatten(1)
+        return Moments(*gaussian.largest(terms, windows[0], windows[1], near), share)
     x = computed(x)
     for i in reversed(range(len(windows))):
         x = _along(x, i + 2, windows[i])
