@@ -34,6 +34,7 @@ def main() -> None:
     asked = parser(__doc__, repeats=200)
     asked.add_argument("--epochs", type=int, default=3)
     asked.add_argument("--seeds", type=int, default=3)
+    asked.add_argument("--images", type=int, default=60_000, help="of the training data; a sixth as many are tested")
     options = asked.parse_args()
     torch.set_num_threads(options.threads)
     seeds, epochs = (1, 1) if options.quick else (options.seeds, options.epochs)
@@ -42,7 +43,7 @@ def main() -> None:
     measured: dict[str, dict[str, list[float]]] = {}
     with tempfile.TemporaryDirectory() as folder:
         for seed in range(seeds):
-            train, x, y = _data(options.quick)
+            train, x, y = _data(options.quick, options.images)
             model = _trained(train, seed, epochs)
             files = {}
             for kind, chosen in KINDS.items():
@@ -75,14 +76,23 @@ def main() -> None:
     }
     header = ("", *raw["means"])
     publish(
-        result("int8", ratios, raw, seeds=seeds, epochs=epochs, onnxruntime=onnxruntime.__version__),
+        result(
+            "int8",
+            ratios,
+            raw,
+            seeds=seeds,
+            epochs=epochs,
+            images=options.images,
+            tested=len(x),
+            onnxruntime=onnxruntime.__version__,
+        ),
         options,
         "LeNet-5 on Fashion-MNIST, exported, one thread",
         [header, *((name, *(f"{cell['mean']:.4g}" for cell in row.values())) for name, row in raw.items())],
     )
 
 
-def _data(quick: bool) -> tuple[list[Any], torch.Tensor, torch.Tensor]:
+def _data(quick: bool, images: int) -> tuple[list[Any], torch.Tensor, torch.Tensor]:
     """Batches of training data, test images and their labels."""
     if quick:
         train, test = torch.randn(256, 1, 28, 28), torch.randn(64, 1, 28, 28)
@@ -93,7 +103,8 @@ def _data(quick: bool) -> tuple[list[Any], torch.Tensor, torch.Tensor]:
         )
     loaders = data.loaders(data.load("fashion-mnist", download=False), batch_size=128)
     x, y = map(torch.cat, zip(*loaders["test"], strict=True))
-    return list(loaders["train"]), x, y
+    train = [batch for batch, _ in zip(loaders["train"], range(images // 128), strict=False)]
+    return train, x[: images // 6], y[: images // 6]
 
 
 def _trained(train: list[Any], seed: int, epochs: int) -> torch.nn.Module:

@@ -3,13 +3,15 @@
 Every network becomes nested, is cut to a quarter of its channels and to all of them, with BatchNorm folded into
 convolutions, and the two run in turns. Ratios are the narrow network's time over the wide one's: the minima of all
 rounds, and the median over rounds. "MACs": of the narrow network, as a share. At a quarter of the channels arithmetic
-is about 1/16; what one image takes beyond that is dispatch, which is the same for both.
+is about 1/16; what one image takes beyond that is dispatch, which is the same for both. On one thread
+processor time is measured.
 
     python benchmarks/widths.py --threads 1
 """
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import torch
@@ -22,7 +24,7 @@ from leanbayes.cli.memory import keep_freed_memory
 
 NETWORKS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "vgg11_bn": ({}, (3, 32, 32)),
-    "resnext_cifar": ({}, (3, 32, 32)),
+    "resnext_cifar": ({"cardinality": 4, "base_width": 32}, (3, 32, 32)),
     "mobilenet_v2": ({}, (3, 32, 32)),
     "resnet18_cifar": ({}, (3, 32, 32)),
     "unet": ({"norm": "batch"}, (1, 64, 64)),
@@ -60,6 +62,7 @@ def main() -> None:
     options = parser(__doc__, repeats=9).parse_args()
     torch.set_num_threads(options.threads)
     kept = keep_freed_memory()
+    clock = time.thread_time if options.threads == 1 else time.perf_counter
     raw: dict[str, Any] = {}
     ratios: dict[str, float] = {}
     rows = [("network, batch", "x of the whole, minima", "median", "MACs", "ms, narrow", "ms, whole")]
@@ -69,7 +72,7 @@ def main() -> None:
         for batch in BATCHES:
             x, times = torch.randn(batch, *shape), 1 if options.quick or batch > 1 else 10
             runs = {who: calls(model, x, times) for who, model in networks.items()}
-            seconds = interleaved(runs, 2 if options.quick else options.repeats)
+            seconds = interleaved(runs, 2 if options.quick else options.repeats, clock)
             each = {
                 who: timing([s / times for s in taken], [s / times for s in seconds["whole"]])
                 for who, taken in seconds.items()
@@ -80,8 +83,9 @@ def main() -> None:
             figures = [narrow["ratio_of_minima"], narrow["median_of_ratios"], macs["narrow"] / macs["whole"]]
             spent = [1e3 * each[who]["seconds_min"] for who in WIDTHS]
             rows.append((label, *(f"{value:.3f}" for value in (*figures, *spent))))
+    settings = {"freed memory is kept": kept, "width": WIDTHS["narrow"], "clock": clock.__name__}
     publish(
-        result("widths", ratios, raw, **{"freed memory is kept": kept, "width": WIDTHS["narrow"]}),
+        result("widths", ratios, raw, **settings),
         options,
         f"A quarter of the width, {torch.get_num_threads()} thread(s)",
         rows,

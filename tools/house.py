@@ -25,7 +25,7 @@ LIMITS = {
     "getattr and hasattr": 50,
     "median file": 120,
     "longest file": 340,
-    "lines": 60_000,  # 40,669 before latents, conformal prediction, own data, segmentation, students, deploying
+    "lines": 62_000,  # 40,669 before latents, conformal prediction, own data, segmentation, students, deploying
     "most rooms that know a family": 2,
 }
 

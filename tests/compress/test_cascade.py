@@ -119,7 +119,7 @@ class TestTune:
         assert found.accuracy >= found.last_accuracy
         few = sorted(found.milliseconds)
         cascade.tune(digits["val"], milliseconds=0.75 * (few[0] + few[1]))  # one stage alone, whichever is fast enough
-        assert len(cascade._asked()) == 1
+        assert len(cascade.asked()) == 1
 
     @pytest.mark.parametrize("score", ["entropy", "margin"])
     def test_other_scores(self, cascade, digits, score):

@@ -171,6 +171,82 @@ def test_students_and_stages(tmp_path):
         equal(lb.read_export(path).run(x), lb.predict(stage, x, mean_only=True, task=task))
 
 
+@pytest.mark.parametrize("task", ["classification", "regression"])
+def test_one_pass_of_moments(task, tmp_path):
+    torch.manual_seed(0)
+    if task == "classification":
+        layers = [nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 3)]
+    else:
+        layers = [nn.Flatten(), nn.Linear(36, 4), nn.ReLU(), nn.Linear(4, 1)]
+    model, x = nn.Sequential(*layers), torch.randn(9, 1, 6, 6)
+    lb.bayesianize_(model, lb.MeanField(std=0.2))
+    exported = lb.read_export(lb.export(model, tmp_path / "m.onnx", x[:1], seed=3, noise="moments", task=task))
+    for rows in (1, 9):
+        wanted = lb.predict(model, x[:rows], seed=3, estimator="moments", task=task)
+        equal(exported.run(x[:rows]), wanted)
+        assert torch.equal(exported.predict(x[:rows]).counts, wanted.counts)
+
+
+@pytest.mark.parametrize(
+    ("score", "stages"), [("max_probability", 3), ("entropy", 2), ("margin", 2), ("mutual_information", 2)]
+)
+def test_a_cascade_in_one_file(score, stages, tmp_path):
+    networks = []
+    for seed in range(stages):
+        torch.manual_seed(seed)
+        networks.append(nn.Sequential(nn.Linear(6, 3)))
+        lb.bayesianize_(networks[-1], lb.MeanField(std=0.5))
+    x = 2 * torch.randn(40, 6)
+    cascade = lb.Cascade(networks, samples=(2, 3, 4)[:stages], score=score)
+    first = cascade.unsureness((said := lb.predict(networks[0], x, 2, 5, task="classification")).probs, said.epistemic)
+    ordered = first.sort().values  # thresholds between the scores of two data: rounding does not decide
+    cascade.set_thresholds([float(ordered[k : k + 2].mean()) for k in (20, 16)][: stages - 1])
+    exported = lb.read_export(lb.export(cascade, tmp_path / "c.onnx", x[:1], seed=5))
+    wanted = lb.predict(cascade, x, seed=5)
+    assert set(wanted.stages.tolist()) == set(range(stages))
+    found = exported.predict(x)
+    assert torch.equal(found.stages, wanted.stages)
+    equal(exported.run(x), wanted)
+    for row in range(6):  # one by one: stages that are not asked do not run
+        equal(exported.run(x[row : row + 1]), lb.predict(cascade, x[row : row + 1], seed=5))
+
+
+def test_stages_that_never_answer_are_left_out(tmp_path):
+    networks, x = [nn.Sequential(nn.Linear(6, 3)) for _ in range(3)], torch.randn(9, 6)
+    cascade = lb.Cascade(networks)
+    cascade.set_thresholds([-np.inf, np.inf])
+    alone = lb.read_export(lb.export(cascade, tmp_path / "one.onnx", x[:1], seed=5))
+    equal(alone.run(x), lb.predict(cascade, x, seed=5))
+
+
+def test_a_cascade_of_widths_and_of_samples(tmp_path):
+    nested = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+    lb.bayesianize_(nested, lb.Nested())
+    x = torch.randn(30, 6)
+    for cascade in (
+        lb.Cascade(nested, widths=(0.25, 1.0), thresholds=[0.5]),
+        lb.Cascade(nested, samples=(1, 4), thresholds=[0.5]),
+    ):
+        exported = lb.read_export(lb.export(cascade, tmp_path / "c.onnx", x[:1], seed=5))
+        wanted = lb.predict(cascade, x, seed=5)
+        assert torch.equal(exported.predict(x).stages, wanted.stages)
+        equal(exported.run(x), wanted)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"noise": "moments"}, "noise: expected nothing with a cascade"),
+        ({"width": 0.5}, "width: expected nothing with a cascade"),
+        ({"keep_samples": True}, "keep_samples: expected nothing"),
+    ],
+)
+def test_options_of_one_network_are_refused_with_a_cascade(options, message, tmp_path):
+    with pytest.raises(ArtifactError, match=message):
+        lb.export(lb.Cascade([nn.Linear(4, 3), nn.Linear(4, 3)]), tmp_path / "c.onnx", torch.zeros(1, 4), **options)
+    assert not list(tmp_path.iterdir())
+
+
 def test_foreign_and_damaged_files_are_refused(tmp_path):
     path = tmp_path / "m.onnx"
     with pytest.raises(ArtifactError, match="found none"):

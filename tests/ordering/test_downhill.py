@@ -14,6 +14,7 @@ from leanbayes.ordering import (
     BernoulliChain,
     Downhill,
     coarser_noise,
+    coarser_tails,
     exponential,
     gumbel_noise,
     log_steps,
@@ -166,6 +167,18 @@ def test_noise_for_layers_of_several_sizes(nodes: int) -> None:
         assert torch.equal(wide, (fine * nodes / 24).ceil().long())
     with pytest.raises(ConfigError, match="at most 24 nodes"):
         coarser_noise(noise, 25)
+
+
+@pytest.mark.parametrize("nodes", [2, 7, 14])
+def test_widths_agree_under_any_tails(nodes: int) -> None:
+    noise = gumbel_noise((20_000, 27), dtype=torch.double)
+    beta = torch.rand(27, dtype=torch.double) ** 4 + 0.01
+    beta[torch.rand(27) < 0.4] = 0
+    log_beta = (beta / beta.sum()).log()
+    coarse, tails = coarser_noise(noise, nodes, log_beta), coarser_tails(log_beta, nodes)
+    fine, wide = (log_beta + noise).argmax(-1), (tails + coarse).argmax(-1)
+    assert torch.equal(wide, fine * nodes // 27)
+    assert stats.kstest(coarse[:, -1].numpy(), stats.gumbel_r.cdf).pvalue > 1e-3
 
 
 def test_kl_of_the_limit_equals_enumeration() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import importlib.util
 import inspect
 import io
 import random
@@ -197,7 +198,7 @@ def _verbs() -> list[Target]:
            "optimizer": several(None, torch.optim.SGD), "scheduler": several(None),
            "scheduler_every": several("epoch"), "kl_weight": [*several(1.0, None), lambda: lb.warmup(0, 1, 2)],
            "num_data": several(8), "batch_size": several(4), "val_samples": several(1), "seed": SEED,
-           "clip": several(None, 1.0), "early_stopping": several(None), "callbacks": [list],
+           "accumulate": several(2), "clip": several(None, 1.0), "early_stopping": several(None), "callbacks": [list],
            "scale_lr": several(None, 0.02), "latent_weight": several(1.0), "recalibrate": FLAG,
            "checkpoint": several(None), "checkpoint_every": several(None), "resume": several(False),
            "log": several(None), "accelerator": several("cpu"), "devices": several(1), **QUIET}  # fmt: skip
@@ -266,9 +267,13 @@ def _verbs() -> list[Target]:
         Target("save", lb.save, {"path": file, "task": several(None), "metadata": [dict]}, ("path",), 1, "model"),
         Target("load", lb.load, {"path": file}, ("path",), 1, "into"),
         Target("export", lb.export, {"path": file, "example": [lambda: inputs(1)], "samples": several(2), "seed": SEED,
-               "width": several(None), "noise": several("frozen", "graph"), "format": several("torch"), "task": TASK,
-               "keep_samples": FLAG, "pixels": several(None, lb.Pixels()), "metadata": [dict]},
+               "width": several(None), "noise": several("frozen", "graph", "mean"), "format": several("torch"),
+               "task": TASK, "keep_samples": FLAG, "pixels": several(None, lb.Pixels()), "metadata": [dict]},
                ("path", "example", "samples", "format", "task"), 0.2, "model"),
+        Target("read_export", lb.read_export, {"path": [exported], "session_options": several(None),
+               "providers": several(None, ["CPUExecutionProvider"])}, ("path",), 0.5),
+        Target("quantize_export", lb.quantize_export, {"path": [exported], "out": several("eight-bits.onnx"),
+               "data": [inputs], "batches_used": several(1, 2)}, ("path", "out"), 0.5),
         Target("follow", _followed,
                {"elbo": [lambda: lb.ELBO("classification", 8)], "total_steps": several(None, 5),
                 "callbacks": [list]}, ("elbo",), 1, "model"),
@@ -276,6 +281,15 @@ def _verbs() -> list[Target]:
             "restore_", "kl_sum", "callbacks", "importance", "likely_width", "zero_means_")),
     ]  # fmt: skip
     return found
+
+
+@functools.cache
+def exported() -> str:
+    """A file of ONNX, where its packages are installed; the name of none elsewhere."""
+    path = FOLDER / "leanbayes-calls.onnx"
+    if all(importlib.util.find_spec(name) for name in ("onnx", "onnxscript", "onnxruntime")):
+        lb.export(nn.Linear(4, 3), path, torch.zeros(1, 4), task="classification")
+    return str(path)
 
 
 def _followed(model: Any, **options: Any) -> None:

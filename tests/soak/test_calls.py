@@ -15,8 +15,8 @@ CASES = 300
 NOT_CALLED = {"__version__", "BayesRegressor", "Callback", "Comparison", "Evaluation", "LeanBayesError"} | {
     "Generation", "LeanBayesWarning", "Plan", "Predictive", "PruningCurve", "Selection", "WidthCorrelation"} | {
     "HFTrainerMixin", "LightningCallback", "MLflowTracker", "TensorBoardTracker", "WandbTracker"} | {
-    "from_hub", "push_to_hub", "quantize_export", "read_export"}  # fmt: skip
-"""Errors, what only results are made of, the twin of an estimator that is called, and what needs another package."""
+    "from_hub", "push_to_hub"}  # fmt: skip
+"""Errors, what only results are made of, the twin of an estimator that is called, and what talks to other programs."""
 
 
 def test_every_call_is_right_or_a_clear_error():

@@ -21,7 +21,8 @@ class Export:
         out: the file to write; its name says which format.
         samples: networks drawn from the posterior.
         seed: of the draws that are stored.
-        noise: frozen stores the drawn networks; graph draws new ones in every call; mean is one pass at the means.
+        noise: frozen stores the drawn networks; graph draws new ones in every call; mean is one pass at the means;
+            moments one pass of means and variances.
         width: of a nested network, the part of its channels to keep.
         shape: of one datum, such as 1 28 28, where the file does not say.
         keep_samples: return what every drawn network said as well.
@@ -35,7 +36,7 @@ class Export:
     out: Annotated[Path, tyro.conf.Positional]
     samples: int = 32
     seed: int = 0
-    noise: Literal["frozen", "graph", "mean"] = "frozen"
+    noise: Literal["frozen", "graph", "mean", "moments"] = "frozen"
     width: float | None = None
     shape: tuple[int, ...] = ()
     keep_samples: bool = False

@@ -119,7 +119,7 @@ class Cascade(Staged):
             return _log(predict(self, given).probs)
         answers: Tensor | None = None
         left: Tensor | None = None  # None: all
-        for number, stage in self._asked():
+        for number, stage in self.asked():
             here = given if left is None else _at(given, left)
             probabilities = self.likelihood(number).probs(batches.output_tensor(batches.call(stage, here)))
             if answers is None or left is None:
@@ -146,7 +146,7 @@ class Cascade(Staged):
         spent = torch.zeros(size, dtype=torch.float, device=left.device)
         done: list[tuple[Tensor, Predictive]] = []
         last: tuple[nn.Module, Predictive] | None = None
-        for number, stage in self._asked():
+        for number, stage in self.asked():
             here = inputs if len(left) == size else _at(inputs, left)
             before = last[1] if last is not None and last[0] is stage else None
             begin = 0 if before is None else int(before.counts.max())
@@ -251,7 +251,7 @@ class Cascade(Staged):
         """How it chooses."""
         return f"score={self.score!r}, thresholds={self.thresholds}, samples={self.samples}"
 
-    def _asked(self) -> list[tuple[int, nn.Module]]:
+    def asked(self) -> list[tuple[int, nn.Module]]:
         """The stages that can answer, up to one that always does."""
         last = next((k for k, t in enumerate(self.thresholds) if t == INFINITY), len(self.stages) - 1)
         left_out = [t == -INFINITY for t in self.thresholds[:last]]
@@ -259,7 +259,7 @@ class Cascade(Staged):
 
     def _unsure(self, number: int, probabilities: Tensor, epistemic: Tensor | None = None) -> Tensor | None:
         """The rows that go on; None where the stage answers all."""
-        if number == self._asked()[-1][0]:
+        if number == self.asked()[-1][0]:
             return None
         return (self.unsureness(probabilities, epistemic) > self.thresholds[number]).nonzero().flatten()
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,7 +12,12 @@ from .. import batches, sampling
 from ..likelihoods import Likelihood
 from ..prediction import draws
 from ..prediction.accumulate import Accumulator
+from ..prediction.moments import Moments, one_gaussian
+from ..prediction.moments.outputs import drawn as drawn_outputs
+from ..prediction.moments.rules import NotCarried
+from ..prediction.moments.walk import Walk
 from ..prediction.predictive import Predictive
+from .missing import cholesky
 
 Draw = Callable[[], Mapping[int, Tensor]]
 
@@ -32,6 +37,8 @@ class Answers(nn.Module):
     {'probs': (5, 3), 'entropy': (5,), 'mutual_information': (5,), 'variance': (5, 3), 'energy': (5,)}
     """
 
+    engine = "graph"
+
     def __init__(
         self, model: nn.Module, meaning: Likelihood, like: Any, noise: list[Draw], *, keep: bool = False
     ) -> None:
@@ -43,15 +50,40 @@ class Answers(nn.Module):
         """The answers by name."""
         given = iter(tensors)
         model, meaning = self.hidden
-        inputs = batches.map_tensors(lambda _: next(given), self.like)
+        said = self.outputs(model, batches.map_tensors(lambda _: next(given), self.like))
+        total = Accumulator(meaning, self.keep, None, wide=torch.promote_types(said[0].dtype, torch.float32))
+        total.add_rows(torch.cat(list(said)), list(range(len(said))))
+        return named(one_gaussian(total.result(self.engine)))
+
+    def outputs(self, model: nn.Module, inputs: Any) -> Sequence[Tensor]:
+        """What every sample says."""
         settings: list[dict[str, Any]] = [{"estimator": "weight", "draws": draw()} for draw in self.noise]
         said = []
         for setting in settings or [{"mean_only": True}]:
             with sampling.using(**setting):
                 said.append(batches.output_tensor(batches.call(model, inputs)))
-        total = Accumulator(meaning, self.keep, None, wide=torch.promote_types(said[0].dtype, torch.float32))
-        total.add_rows(torch.cat(said), list(range(len(said))))
-        return named(total.result("graph"))
+        return said
+
+
+class OnePassAnswers(Answers):
+    """The same from one pass of means and variances, ``predict(..., estimator="moments")``.
+
+    seed: of the points at which a likelihood is averaged over the outputs.
+    """
+
+    engine = "moments"
+
+    def __init__(self, model: nn.Module, meaning: Likelihood, like: Any, seed: int) -> None:
+        super().__init__(model, meaning, like, [])
+        self.seed = seed
+
+    def outputs(self, model: nn.Module, inputs: Any) -> Sequence[Tensor]:
+        """Draws from the Gaussian that the outputs are."""
+        walk = Walk(model, 1, self.seed, [])
+        law = walk(inputs)
+        if not isinstance(law, Moments):  # export has asked `predict` first, which says the same
+            raise NotCarried(f"{next(iter(walk.reasons), 'the model')} has no rule for moments")
+        return drawn_outputs(law, self.seed, cholesky)
 
 
 def named(prediction: Predictive) -> dict[str, Tensor]:

@@ -8,35 +8,30 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from .. import _version, batches, checks, config, files, sampling
+from .. import _version, batches, checks, config, files
 from ..artifacts.saving import bare_model, plain_metadata
-from ..compress.extract import extract
 from ..compress.width import set_width_
 from ..convert.implementation import implementation
 from ..convert.record import conversions, get
 from ..convert.staged import Staged
 from ..errors import ArtifactError
-from ..eval_mode import undisturbed
 from ..evaluation.pixels import Pixels
 from ..likelihoods import Likelihood
 from ..ordering.unit import units
-from ..prediction.api import predict, resolve_task
-from .answers import Answers, drawn, named
-from .onnx_file import onnx_bytes, require_onnx
-from .tracing import refused, traced
+from ..prediction.api import resolve_task
+from .onnx_file import onnx_bytes, onnx_graph, require_onnx
+from .programs import Noise, cascade_graph, program_of
+from .tracing import refused
 
-Noise = Literal["frozen", "graph", "mean"]
 Format = Literal["onnx", "torch"]
 BESIDE = "export.json"
 """The name of the metadata in a .pt2 file."""
 MOST_SAMPLES = 4096
-TOLERANCE = 1e-4
-"""How far the answers of a graph may be from those of `predict`."""
 
 
 def export(
@@ -73,12 +68,16 @@ def export(
         their layers (``by_importance=False``), and always of the network at the means; elsewhere they are zeros.
     noise: "frozen" stores every drawn network, so that a file grows with samples times the random weights; "graph"
         stores means and deviations, and the graph draws new networks in every call (all data of a batch share them);
-        "mean" is one pass at the posterior means.
+        "mean" is one pass at the posterior means; "moments" is one pass that carries mean and variance, as
+        ``predict(..., estimator="moments")``, for networks whose layers all have rules for it.
     format: "onnx", which needs the packages of ``pip install 'leanbayes[onnx]'``, or "torch", a program that
         `torch.export.load` reads; None goes by the name of the file, .onnx or .pt2.
     task: what the outputs mean, where the model was not trained by `fit`.
     keep_samples: the graph also returns what every network said, ``samples`` (always for regression).
     pixels: how pixels in [0, 1] became inputs. metadata: anything else to store, as JSON has it.
+
+    A `Cascade` becomes one .onnx file too: data that a stage is unsure of go on to the next inside the graph, and
+    ``stage`` says who answered. A stage that repeats another with more samples computes all of its own.
 
     Before the file is written, the graph answers the example and is compared with `predict`.
 
@@ -97,7 +96,7 @@ def export(
     hint = "every sample is a part of the graph"
     samples = checks.whole_number("samples", samples, at_most=MOST_SAMPLES, error=ArtifactError, hint=hint)
     seed = checks.seed(seed, error=ArtifactError)
-    checks.one_of("noise", noise, ("frozen", "graph", "mean"), error=ArtifactError)
+    checks.one_of("noise", noise, get_args(Noise), error=ArtifactError)
     kind = _format(path, format)
     checks.flag("keep_samples", keep_samples, error=ArtifactError)
     if pixels is not None:
@@ -106,35 +105,29 @@ def export(
     if kind == "onnx":
         require_onnx()
     model = bare_model(model)
+    meaning, (inputs, tensors, names) = resolve_task(model, task), _inputs(example, model)
+    proto = program = None
     if isinstance(model, Staged):
-        raise ArtifactError(
-            f"model: expected one network, received a {type(model).__name__}, which decides for each datum how much of "
-            "it to ask; export its stages, a file each: for i, stage in enumerate(model.stages): lb.export(stage, ...)"
-        )
-    model = at_width(model, width)
-    if noise == "mean" and not sampling.has_means(model):
-        raise ArtifactError(
-            'noise: expected a model with a network at its means for "mean", received one that has none (an ensemble, '
-            'or weights whose mean is zero); use "frozen"'
-        )
-    meaning = resolve_task(model, task)
-    inputs, tensors, names = _inputs(example, model)
-    wanted = named(predict(model, inputs, samples, seed, task=meaning, mean_only=noise == "mean", keep_samples=True))
-    with undisturbed(model):
-        draw = [] if noise == "mean" else drawn(model, inputs, samples, seed, frozen=noise == "frozen")
-        means = noise == "mean" and bool(conversions(model))
-        network = extract(model, sparse=False, example_input=inputs) if means else model
-        answers = Answers(network, meaning, inputs, draw, keep=keep_samples)
-        program, outputs = traced(answers, tensors, random=noise == "graph")
-    if noise != "graph":
-        _compare(dict(zip(outputs, program.module()(*tensors), strict=True)), wanted)
-    document = _document(model, meaning, max(len(draw), 1), seed, noise, width, pixels, said)
+        if kind != "onnx":
+            raise ArtifactError(
+                f"model: expected one network for a file of torch, received a {type(model).__name__}, which decides "
+                "for each datum how much of it to ask; write an .onnx file, or export its stages, a file each: for i, "
+                "stage in enumerate(model.stages): lb.export(stage, ...)"
+            )
+        given = {"width": width, "keep_samples": keep_samples, "task": task}
+        proto, outputs, count = cascade_graph(model, inputs, tensors, names, samples, seed, noise, given)
+    else:
+        model = at_width(model, width)
+        program, outputs, count = program_of(model, meaning, inputs, tensors, samples, seed, noise, keep_samples)
+        proto = onnx_graph(program, names, outputs) if kind == "onnx" else None
+    document = _document(model, meaning, count, seed, noise, width, pixels, said)
     document["inputs"] = [_described(name, tensor) for name, tensor in zip(names, tensors, strict=True)]
     document["outputs"] = outputs
-    if kind == "onnx":
-        return files.write_bytes(path, onnx_bytes(program, names, outputs, document))
+    if proto is not None:
+        return files.write_bytes(path, onnx_bytes(proto, document))
     buffer = io.BytesIO()
     with refused("torch.export cannot save the model"):
+        assert program is not None
         torch.export.save(program, buffer, extra_files={BESIDE: json.dumps(document)})
     return files.write_bytes(path, buffer.getvalue())
 
@@ -188,17 +181,6 @@ def _inputs(example: Any, model: nn.Module) -> tuple[Any, list[Tensor], list[str
     given = [name or "input" for name, _ in found]
     names = [f"{name}_{i}" if given.count(name) > 1 else name for i, name in enumerate(given)]
     return inputs, [value for _, value in batches.leaves(inputs) if isinstance(value, Tensor)], names
-
-
-def _compare(answers: dict[str, Tensor], wanted: dict[str, Tensor]) -> None:
-    """Raise an ArtifactError where the graph answers otherwise than `predict` does."""
-    for name, found in answers.items():
-        if not torch.allclose(found, wanted[name], rtol=TOLERANCE, atol=TOLERANCE, equal_nan=True):
-            raise ArtifactError(
-                f"{name}: expected the answers of lb.predict, received a graph whose answers differ by "
-                f"{float((found - wanted[name]).abs().max()):.2g}; the model may depend on what a graph cannot hold, "
-                "such as a value that Python decides by"
-            )
 
 
 def _document(

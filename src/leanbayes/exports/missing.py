@@ -43,6 +43,15 @@ def digamma(x: Tensor) -> Tensor:
     return torch.where(x > 0, value, turned)
 
 
+def copysign(x: Tensor, sign: Tensor) -> Tensor:
+    """x with the sign of another tensor; a negative zero counts as zero.
+
+    >>> copysign(torch.tensor([1.0, -2.0]), torch.tensor([-3.0, 0.0]))
+    tensor([-1.,  2.])
+    """
+    return torch.where(sign < 0, -x.abs(), x.abs())
+
+
 def cholesky(a: Tensor) -> Tensor:
     """The lower triangular L with L L^T = a, of positive definite matrices (batch, n, n), column by column.
 
@@ -88,5 +97,6 @@ _FAR = (
 IN_TERMS_OF_OTHERS: dict[Any, Callable[..., Tensor]] = {
     torch.ops.aten.special_ndtri.default: ndtri,
     torch.ops.aten.digamma.default: digamma,
+    torch.ops.aten.copysign.Tensor: copysign,
 }
 """By the operation of torch, as `ExportedProgram.run_decompositions` takes them."""

@@ -22,8 +22,8 @@ def require_onnx() -> None:
     require("onnxscript", "onnx", "export")
 
 
-def onnx_bytes(program: ExportedProgram, inputs: list[str], outputs: list[str], document: dict[str, Any]) -> bytes:
-    """The content of an ONNX file with these names and metadata; the batch is a dimension called "batch"."""
+def onnx_graph(program: ExportedProgram, inputs: list[str], outputs: list[str]) -> Any:
+    """An ONNX model with these names; the batch is a dimension called "batch"."""
     with refused("torch.onnx cannot write the model"):
         program = program.run_decompositions(dict(IN_TERMS_OF_OTHERS))
         made = torch.onnx.export(program, dynamo=True, verbose=False, input_names=inputs, output_names=outputs)
@@ -37,6 +37,11 @@ def onnx_bytes(program: ExportedProgram, inputs: list[str], outputs: list[str], 
     for part in (*proto.graph.node, *proto.graph.value_info, *proto.graph.initializer, *proto.graph.input, proto.graph):
         del part.metadata_props[:]  # where in which source file a node came from
         part.doc_string = ""
+    return proto
+
+
+def onnx_bytes(proto: Any, document: dict[str, Any]) -> bytes:
+    """The content of an ONNX file with what the numbers mean."""
     del proto.metadata_props[:]
     proto.metadata_props.add(key=KEY, value=json.dumps(document))
     return proto.SerializeToString()  # type: ignore[no-any-return]

@@ -18,6 +18,7 @@ from ..evaluation.pixels import Pixels
 from ..optional import require
 from ..prediction.predictive import Predictive
 from .onnx_file import KEY
+from .stages import STAGE
 
 
 class ExportedModel:
@@ -67,6 +68,7 @@ class ExportedModel:
             None,
             self.conformal,
             self.classes if task == "classification" and mean.shape[1] == len(self.classes) else (),
+            stages=found.get(STAGE),
         )
 
     def _other_task(self, found: Mapping[str, Tensor]) -> str:

@@ -12,7 +12,16 @@ from torch.distributions import Distribution, constraints, register_kl
 
 from ..errors import ConfigError
 from .chain import BernoulliChain, tail_kl
-from .tails import at_most, check_log_tails, check_nodes, keep_logits, log_keep, log_of_tails, stretches
+from .tails import (
+    at_most,
+    check_log_tails,
+    check_nodes,
+    coarser_tails,
+    keep_logits,
+    log_keep,
+    log_of_tails,
+    stretches,
+)
 
 
 def gumbel_noise(
@@ -33,13 +42,14 @@ def gumbel_noise(
     return -unit.clamp_min(torch.finfo(unit.dtype).tiny).log()  # an exact 0 would be an infinite Gumbel
 
 
-def coarser_noise(noise: Tensor, nodes: int) -> Tensor:
+def coarser_noise(noise: Tensor, nodes: int, log_beta: Tensor | None = None) -> Tensor:
     """Standard Gumbel noise for fewer nodes from that for many, so that layers of several sizes share one draw.
 
-    The largest of m standard Gumbel numbers, less log m, is one again. Each node takes that of its stretch of the
-    finer noise; where the tails are uniform and the stretches equal, the coarse width is the fine one, rounded up.
+    The largest g_j + log beta_j of a stretch, less the logarithm of the sum of its beta, is standard Gumbel again. Each
+    node takes that of its stretch of the finer noise: where its tails are `coarser_tails` of beta, the coarse width is
+    the fine one, rounded up.
 
-    noise: (..., many). Returns (..., nodes).
+    noise: (..., many). log_beta: the tails of the many nodes, (many,); uniform ones unless told. Returns (..., nodes).
 
     >>> coarser_noise(torch.tensor([0.0, 3.0, 1.0, 2.0]), 2) + torch.tensor(2.0).log()
     tensor([3., 2.])
@@ -54,8 +64,12 @@ def coarser_noise(noise: Tensor, nodes: int) -> Tensor:
         return noise
     of = torch.arange(many, device=noise.device) * nodes // many
     largest = noise.new_full((*noise.shape[:-1], nodes), -math.inf)
-    largest = largest.scatter_reduce(-1, of.expand(noise.shape), noise, "amax")
-    return largest - stretches(many, nodes).to(noise).log()
+    plain = largest.scatter_reduce(-1, of.expand(noise.shape), noise, "amax") - stretches(many, nodes).to(noise).log()
+    if log_beta is None:
+        return plain
+    total = coarser_tails(log_beta, nodes)
+    likely = largest.scatter_reduce(-1, of.expand(noise.shape), noise + log_beta, "amax") - total
+    return torch.where(total > -math.inf, likely, plain)  # a stretch that is never drawn has no largest
 
 
 def log_steps(log_beta: Tensor, temperature: float | Tensor, noise: Tensor) -> Tensor:

@@ -189,7 +189,7 @@ class OrderingUnit(Ordered):
 
     def drawn(self, noise: Tensor) -> int:
         """How many nodes a hard mask keeps under Gumbel numbers of `draw`."""
-        return int((self.tails() + coarser_noise(noise.to(self.log_prior), self.nodes)).argmax()) + 1
+        return int((self.tails() + self._coarser(noise.to(self.log_prior))).argmax()) + 1
 
     def spread(self, values: Tensor, use: Use, features: int) -> Tensor:
         """Values of nodes (..., K) at the features of a module, (..., features); 1 at features of other groups."""
@@ -238,7 +238,13 @@ class OrderingUnit(Ordered):
         return slope(log_beta, self.temperature, noise, self.hard)
 
     def _noise(self, rows: int | None) -> Tensor:
-        return coarser_noise(self.draw.numbers(self.log_prior, rows), self.nodes)
+        return self._coarser(self.draw.numbers(self.log_prior, rows))
+
+    def _coarser(self, noise: Tensor) -> Tensor:
+        """The numbers of the draw for these nodes; under fixed tails, units of all sizes are then equally wide."""
+        finest = next((unit for unit in self.draw.units if unit.nodes == self.draw.nodes), self)
+        fixed = self.logits is None and finest.logits is None and finest.nodes > self.nodes
+        return coarser_noise(noise, self.nodes, finest.tails().to(noise) if fixed else None)
 
     def _each(self, x: Tensor) -> bool:
         """Whether every datum has a mask of its own: in training, where nobody has handed the noise over."""

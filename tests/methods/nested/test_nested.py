@@ -242,3 +242,17 @@ def test_the_channels_of_a_trained_network_are_ordered_by_importance():
     masked = lb.predict(model, x, mean_only=True, task="classification").probs
     cut = lb.extract(model, width=0.5)
     assert torch.allclose(cut(x).softmax(1), masked, atol=1e-5)
+
+
+def test_layers_of_several_sizes_are_equally_wide_under_given_tails():
+    shares = [0.0] * 27
+    for groups in (6, 15, 26, 32):
+        shares[groups - 6] = 0.25
+    model = lb.models.unet(widths=(8, 16, 32, 48))
+    lb.bayesianize_(model, lb.Nested(base_groups=6, tails="categorical", probabilities=tuple(shares)))
+    every = units(model)
+    torch.manual_seed(0)
+    drawn = {tuple(unit.drawn(noise) for unit in every) for noise in (every[0].draw.noise() for _ in range(60))}
+    shares = sorted([unit.fraction(nodes) for unit, nodes in zip(every, one, strict=True)] for one in drawn)
+    assert [round(min(one), 2) for one in shares] == [0.19, 0.44, 0.81, 1.0]
+    assert all(max(one) - min(one) <= 1 / 8 for one in shares)  # a channel of the narrowest layers

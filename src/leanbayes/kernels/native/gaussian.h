@@ -48,7 +48,7 @@ static inline vf NAME(rectified_moments)(vf *m, vf *v, float slope) {
 
 /* The larger of two Gaussians whose correlation is r, into the first one's place. */
 static inline void NAME(larger)(vf *m, vf *v, vf m2, vf v2, float r) {
-  const vf both = *v * v2, root = both * NAME(inverse_root)(both);
+  const vf both = NAME(at_least)(*v * v2, 0.0f), root = both * NAME(inverse_root)(both);
   const vf spread = NAME(at_least)(*v + v2 - 2.0f * r * root, 1e-30f), inverse = NAME(inverse_root)(spread);
   const vf a = spread * inverse, ahead = *m - m2, t = NAME(at_most)(NAME(size_of)(ahead) * inverse, 8.0f);
   vf g;

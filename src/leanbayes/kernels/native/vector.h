@@ -32,7 +32,7 @@ static inline vf NAME(inverse_root)(vf v) {
   vf r = GUESS(NAME(pick)(v > 0x1p-126f, v, NAME(all)(0x1p-126f)));
   return r * (1.5f - half * r * r);
 #else
-  vf r = (vf)(0x5f375a86 - ((vi)v >> 1));
+  vf r = (vf)(0x5f375a86u - ((vu)v >> 1)); /* unsigned: lanes that nobody asked for may hold anything */
   r *= 1.5f - half * r * r;
   r *= 1.5f - half * r * r;
   r *= 1.5f - half * r * r;

@@ -41,8 +41,9 @@ class Patch(Method):
         init: where the other components start: close to the pretrained values, perturbed, or afresh, by the layer's own
             initialisation (norm layers, which it starts at constants, are perturbed in either case).
         perturbation: the size of the perturbation, relative to the root mean square of the tensor: how strong the noise
-            is at the start, and the one number to tune. Less stays close to a pretrained network, and overconfident
-            where that is; more makes a network that was not overconfident doubt too much.
+            is at the start, and the one number to tune, which `fit` does by held-out data (`tune_noise_`). Less stays
+            close to a pretrained network, and overconfident where that is; more makes a network that was not
+            overconfident doubt too much.
         statistics: of a BatchNorm: shared by all components, or one set for each (EMP and ensembles only).
         balanced: `predict` lays the assignments out so that every component is used equally often.
 

@@ -11,7 +11,7 @@ them. How they vary together is known on average, which costs next to nothing: `
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -68,6 +68,10 @@ def weighted(apply: Apply, x: Moments | Tensor, w: Weight, conv: Filter | None =
     apply: (input, weight, bias) -> output. conv: of a convolution of batches, whose positions vary together; None for
     any other map.
     """
+    if conv is not None:  # the order of memory that the kernels for moments read
+        w = replace(w, mean=w.mean.contiguous(), variance=None if w.variance is None else w.variance.contiguous())
+        x, given = x.contiguous() if isinstance(x, Tensor) else _in_order(x), apply
+        apply = lambda t, weight, bias: given(t, weight, bias).contiguous()  # noqa: E731
     if isinstance(x, Tensor):
         mean = apply(x, w.mean, w.bias)
         squares = torch.zeros_like(w.mean) if w.variance is None else w.variance
@@ -95,6 +99,12 @@ def weighted(apply: Apply, x: Moments | Tensor, w: Weight, conv: Filter | None =
     share, excess = _together(x, averages, w, conv, mean.shape[2:])
     node = _node(x, averages, w, conv, mean.shape[2:])
     return Moments(mean, variance if excess is None else variance.mul_(excess), share, None, node)
+
+
+def _in_order(x: Moments) -> Moments:
+    if x.mean.is_contiguous() and x.variance.is_contiguous():
+        return x
+    return replace(x, mean=x.mean.contiguous(), variance=x.variance.contiguous())
 
 
 def _node(x: Moments, averages: Tensor, w: Weight, conv: Filter, out: torch.Size) -> Node | None:
@@ -215,7 +225,8 @@ def _dense(x: Moments, w: Weight, mean: Tensor, variance: Tensor) -> Moments:
 
     def covariance() -> Tensor:
         found = torch.matmul(x.variance.unsqueeze(1) * w.mean, w.mean.mT)
-        return torch.diagonal_scatter(found, variance, dim1=1, dim2=2)
+        own = torch.eye(found.shape[1], dtype=torch.bool, device=found.device)
+        return torch.where(own, variance.unsqueeze(2), found)
 
     return Moments(mean, variance, covariance=covariance)
 

@@ -85,7 +85,7 @@ def larger(x: Moments, other: Moments) -> Moments:
     """
     spread = x.variance + other.variance
     if x.share is not None:
-        spread = spread.addcmul_((x.variance * other.variance).sqrt_(), -2 * x.share[1])
+        spread = spread.addcmul_((x.variance * other.variance).clamp_min_(0).sqrt_(), -2 * x.share[1])
     a = spread.clamp_min_(TINY).sqrt_()
     ahead = x.mean - other.mean
     d = torch.minimum(ahead.abs(), 8 * a)

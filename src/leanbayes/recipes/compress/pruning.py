@@ -8,7 +8,7 @@ as a share of those before, where whole channels went; single weights leave them
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -20,6 +20,7 @@ import leanbayes as lb
 from ...compress.curve import pruning_curve
 from ...data import DataSet
 from ..experiment import Cell, Experiment, grid
+from ..figures.charts import lines
 from ..results import Measured
 from ..training import Training, network_cell
 
@@ -75,4 +76,14 @@ def measured(by: str, channels: bool, samples: int, model: nn.Module, data: Data
     return {"rows": rows}
 
 
-EXPERIMENT = Experiment("pruning", cells)
+def figure(result: Mapping[str, Any]) -> str:
+    """Accuracy and NLL against the share asked for: a line for every criterion, weights and channels side by side."""
+    rows = []
+    for row in result["rows"]:
+        by, kind = row["method"].split(", ")
+        rows.append({**row, "method": by, "dataset": f"{row['dataset']}, {kind}"})
+    drawn: str = lines("What criteria of pruning keep", "share asked for", ("accuracy", "nll"))({"rows": rows})
+    return drawn
+
+
+EXPERIMENT = Experiment("pruning", cells, figure=figure)

@@ -12,6 +12,7 @@ sum over pixels.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -28,6 +29,7 @@ from ...evaluation.metrics import bootstrap
 from ...evaluation.metrics.segmentation import Distances, correlation, dice, distances, variance_moments
 from ...latents.config import Latents
 from ...methods.nested import WEIGHTS
+from ...models.segmentation import UNet
 from ...sampling import mix
 from ...training.history import History
 from ..experiment import Cell
@@ -44,7 +46,8 @@ class SegmentationTraining(Training):
     """One training run of a U-Net; see `Training` for the other fields.
 
     widths: of the U-Net. latents: of a probabilistic one. patients, slices: how many patients of a part, by its name,
-    and of each at most how many slices, evenly spaced; all unless told. kl_weight: of random weights.
+    and of each at most how many slices, evenly spaced; all unless told. kl_weight: of random weights. zero_head:
+    whether the weights of the last layer start at zero.
     """
 
     widths: tuple[int, ...] = (32, 64, 128, 192)
@@ -52,10 +55,12 @@ class SegmentationTraining(Training):
     patients: Mapping[str, int] = field(default_factory=dict)
     slices: Mapping[str, int] = field(default_factory=dict)
     kl_weight: float = 1.0
+    zero_head: bool = False
 
     def key(self, seed: int | None = None) -> dict[str, Any]:
         """All that the trained network depends on."""
-        return {**super().key(seed), "latents": repr(self.latents)}
+        key = {**super().key(seed), "latents": repr(self.latents)}
+        return key if self.zero_head else {name: value for name, value in key.items() if name != "zero_head"}
 
     def load(self) -> DataSet:
         """The data of the patients of this run, the first ones of an order that is the same for all runs."""
@@ -76,6 +81,9 @@ class SegmentationTraining(Training):
             shape = (channels, height, width)
             model = lb.probabilistic_unet(self.latents, shape, data.num_classes or 2, widths=self.widths)
         start_(model, data)
+        if self.zero_head:
+            assert isinstance(model, UNet)
+            nn.init.zeros_(model.head.weight)
         return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
     def fit_(self, model: nn.Module, seed: int, data: DataSet, **options: Any) -> History:
@@ -143,10 +151,17 @@ class Setup:
     def trainings(self) -> dict[str, SegmentationTraining]:
         """The training of every row, or group of rows."""
         base = self.training
+        # Half of the time one group more: layers of fewer channels are rounded up when they are asked.
+        shares = [0.0] * (self.groups - self.base_groups + 1)
+        for kept in (math.ceil(width * self.groups) - self.base_groups for width in self.widths):
+            for place in (kept, min(kept + 1, len(shares) - 1)):
+                shares[place] += 0.5 / len(self.widths)
         nested = lb.Nested(
             groups=self.groups,
             base_groups=self.base_groups,
-            tail_weight=0.02,
+            tails="categorical",
+            probabilities=tuple(shares),
+            skip=True,
             weights=replace(WEIGHTS, log_alpha=-3.0),  # as in the other short runs of BN3
         )
         ensemble = lb.Ensemble(members=self.members, init="fresh")
@@ -155,7 +170,7 @@ class Setup:
             "ND-PUNet": replace(base, latents=lb.OrderedLatents(self.size, "uniform", floor=0.0, **HARD)),
             "P-UNet": replace(base, latents=lb.GaussianLatents(self.size)),
             "D-UNet": self.dropout(self.rates[0]),
-            "BN3": replace(base, methods={"*": nested}, kl_weight=0.1),
+            "BN3": replace(base, methods={"*": nested}, kl_weight=0.1, zero_head=True),
             "E-UNet": replace(base, methods={"*": ensemble}, epochs=self.members * base.epochs),
         }
 
