@@ -85,6 +85,7 @@ class SegmentationTraining(Training):
         start_(model, data)
         if self.zero_head:
             assert isinstance(model, UNet)
+            assert isinstance(model.head, nn.Conv2d)
             nn.init.zeros_(model.head.weight)
         return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
