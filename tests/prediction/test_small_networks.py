@@ -42,6 +42,31 @@ def test_one_datum_is_asked_all_samples_at_once_and_answers_as_in_a_loop(method)
     assert torch.equal(together.probs, ask(model, x).probs)  # a seed repeats an answer to the last bit
 
 
+@pytest.mark.parametrize("method", [*METHODS, lb.Variance()], ids=lambda m: type(m).__name__)
+def test_weights_of_all_samples_are_those_drawn_one_by_one(method, monkeypatch):
+    model, x = convnet(method), torch.randn(64, 1, 8, 8)
+    if isinstance(method, lb.MeanField):
+        lb.prune_(model, fraction=0.5, scope="layer")
+    together = ask(model, x, keep_samples=True)
+    monkeypatch.setattr(engine_module.Weights, "of_samples", lambda self, site: None)
+    apart = ask(model, x, keep_samples=True)
+    assert (together.engine, apart.engine) == ("loop", "loop")
+    assert torch.equal(together.samples, apart.samples)
+
+
+def test_a_posterior_with_a_law_of_its_own_draws_one_by_one():
+    class Halved(lb.posteriors.Gaussian):
+        def sample(self, noise=None):
+            return 0.5 * super().sample(noise)
+
+    model, x = convnet(lb.MeanField()), torch.randn(64, 1, 8, 8)
+    posteriors = model.dense2.posteriors
+    before = ask(model, x).probs
+    posteriors["weight"] = Halved(*posteriors["weight"].parameters())
+    assert torch.equal(ask(model, x).probs, ask(model, x, strategy="loop").probs)
+    assert not torch.allclose(ask(model, x).probs, before, atol=1e-3)
+
+
 def test_the_choice_depends_on_the_number_of_data_and_not_on_a_clock():
     model = convnet(lb.MeanField())
     assert ask(model, torch.randn(2, 1, 8, 8)).engine == "vmap"

@@ -169,7 +169,7 @@ class FactorisedGaussian(Posterior):
         return torch.randn(self.shape, generator=generator, device=device, dtype=self.dtype)
 
     def noise_kind(self) -> tuple[Any, ...] | None:
-        return type(self), self.shape, self.dtype, self.device
+        return type(self).noise, self.shape, self.dtype, self.device  # one law, whatever class inherits it
 
     def sample(self, noise: Tensor | None = None) -> Tensor:
         """mean + std * noise (Kingma & Welling, 2014, section 2.4)."""
