@@ -86,7 +86,7 @@ class SegmentationTraining(Training):
         if self.zero_head:
             assert isinstance(model, UNet)
             assert isinstance(model.head, nn.Conv2d)
-            nn.init.zeros_(model.head.weight)
+            torch.nn.init.zeros_(model.head.weight)
         return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
     def fit_(self, model: nn.Module, seed: int, data: DataSet, **options: Any) -> History:
