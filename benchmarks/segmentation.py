@@ -2,13 +2,14 @@
 
 VND-PUNet with untrained weights on images of 64 x 64 pixels, with the paper's 32-64-128-192 channels and with a quarter
 of them. "one sample" and "16 samples" are `predict`, with all its averages; "pass" is a call of the model, which draws
-one code.
+one code. Times are of the processor, all threads together.
 
     python benchmarks/segmentation.py --threads 1
 """
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import torch
@@ -44,7 +45,9 @@ def main() -> None:
     images, side = (4, 16) if options.quick else (64, 64)
     raw: dict[str, Any] = {}
     for name, widths in WIDTHS.items():
-        seconds = interleaved(contenders(widths, images, side), 2 if options.quick else options.repeats)
+        seconds = interleaved(
+            contenders(widths, images, side), 2 if options.quick else options.repeats, time.process_time
+        )
         raw[name] = {who: timing(values, seconds["one sample"]) for who, values in seconds.items()}
     ratios = {
         f"{name}: {SAMPLES} samples / {base}": each[f"{SAMPLES} samples"]["seconds_min"] / each[base]["seconds_min"]

@@ -49,7 +49,7 @@ class Compiled:
         """The sums of the rows by torch's operations, of other values of the parameters."""
         q = self.kind.__new__(self.kind)
         Posterior.__init__(q)
-        q._parameters = dict(zip(self.names, parameters, strict=True))  # type: ignore[arg-type]
+        q._parameters = dict(zip(self.names, parameters, strict=True))  # type: ignore[assignment, arg-type]
         prior = _Settled(width) if isinstance(self.prior, EmpiricalNormal) else self.prior
         return self.rule(q, prior, 1).reshape(self.rows, -1).sum(1)
 

@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 import leanbayes as lb
 from leanbayes.batches import TaughtOutput
 from leanbayes.compress.distill import precision
+from leanbayes.compress.taught import Objective
 from leanbayes.compress.teacher import Teacher
 from leanbayes.convert import record
 from leanbayes.errors import ArtifactError, ConfigError, DataError, PredictionError
@@ -200,6 +201,21 @@ def test_answers_of_the_caller_serve_several_students():
     assert torch.equal(first[0].weight, second[0].weight)
     with pytest.raises(ConfigError, match="of the 60 data of the loader, received a prediction of 64"):
         lb.distill(teacher, x[:60], small(), cache=said, **options)
+
+
+def test_the_mean_beside_the_mmd():
+    torch.manual_seed(0)
+    outputs, samples = torch.randn(5, 3), torch.rand(5, 4, 3).softmax(-1)
+    student = lb.Dirichlet("logits")
+    found = []
+    for weight in (0.0, 1.0, 2.5):
+        torch.manual_seed(1)  # the same draws from the student
+        found.append(Objective("mmd", mean_weight=weight)(student, outputs, samples))
+    entropy = nn.functional.cross_entropy(outputs, samples.mean(1), reduction="none")
+    torch.testing.assert_close(found[1] - found[0], entropy, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(found[2] - found[0], 2.5 * entropy, rtol=1e-4, atol=1e-5)
+    with pytest.raises(ConfigError, match="mean_weight: expected"):
+        lb.distill(nn.Linear(2, 2), torch.randn(4, 2), mean_weight=-1)
 
 
 def test_precision_of_samples():

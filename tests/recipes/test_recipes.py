@@ -86,6 +86,14 @@ def test_seeds_are_counted_named_or_none():
     assert [piece.key for piece in Cell("d", "m", 1, {"k": 1}, seeds=(3, 7)).pieces()][1] == {"k": 1, "seed": 7}
     (only,) = Cell("d", "m", 1, {"k": 1}, seeds=None).pieces()
     assert (only.key, only.label) == ({"k": 1}, "m (1) on d")
+    assert [only.matches(text) for text in ("", "on d", "m*d", "x|*d", "x|y", "d*")] == [
+        True,
+        True,
+        True,
+        True,
+        False,
+        False,
+    ]
     cited = Cell("d", "cited", 1, seeds=0, paper={"nll": 1.0})
     assert cited.pieces() == []
     (row,) = cited.rows([])

@@ -61,8 +61,11 @@ class Server:
             connection.close()
 
     def started(self):
-        """How many workers have been started so far."""
-        lines = self.ask("GET", "/metrics")[1].decode().splitlines()
+        """How many workers have been started so far; 0 where the worker that was asked has been killed meanwhile."""
+        try:
+            lines = self.ask("GET", "/metrics")[1].decode().splitlines()
+        except OSError:
+            return 0
         return next(int(line.split()[1]) for line in lines if line.startswith("leanbayes_worker_starts_total"))
 
     def until_started(self, count):

@@ -34,8 +34,9 @@ class Reproduce:
         out: where the result is written; by default results/NAME.PRESET.json, unless the preset is smoke.
         resume: a folder for finished pieces, so that an interrupted run goes on where it stopped; by default runs,
             unless the preset is smoke.
-        only: run the pieces whose names contain this text or match this pattern ("*seed 0"), and no others; the same
-            command without it makes the table, with --out a table of these alone. Several of these may run at a time.
+        only: run the pieces whose names contain this text or match this pattern ("*seed 0", several with "|" between
+            them), and no others; the same command without it makes the table, with --out a table of these alone.
+            Several of these may run at a time.
         engine: process runs the pieces here, one after another; ray runs them as tasks on a Ray cluster.
         address: of the cluster, host:port or auto; without it Ray is started on this machine.
         list: list the pieces, and which of them are finished, instead of running them.

@@ -83,7 +83,7 @@ class OnePassAnswers(Answers):
         law = walk(inputs)
         if not isinstance(law, Moments):  # export has asked `predict` first, which says the same
             raise NotCarried(f"{next(iter(walk.reasons), 'the model')} has no rule for moments")
-        return drawn_outputs(law, self.seed, cholesky)
+        return drawn_outputs(law, self.seed, cholesky).unbind()
 
 
 def named(prediction: Predictive) -> dict[str, Tensor]:

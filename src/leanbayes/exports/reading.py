@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .. import batches, config, files
+from .. import batches, checks, config, files
 from ..conformal.config import Conformal
 from ..errors import ArtifactError, ConfigError, DataError
 from ..evaluation.pixels import Pixels
@@ -120,8 +120,13 @@ def read_export(path: str | os.PathLike[str], *, session_options: Any = None, pr
     where = files.name_of(path)
     if not os.path.isfile(where):
         raise ArtifactError(f"expected a file, found none at {where!r}; lb.export(model, path, example) writes one")
+    if session_options is not None:
+        options = onnxruntime.SessionOptions
+        what = "onnxruntime.SessionOptions()"
+        checks.instance("session_options", session_options, options, what, error=ArtifactError)
+    devices = ["CPUExecutionProvider"] if providers is None else _providers(providers)
     try:
-        session = onnxruntime.InferenceSession(where, session_options, providers or ["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(where, session_options, devices)
         stored = session.get_modelmeta().custom_metadata_map.get(KEY)
     except Exception as error:  # onnxruntime has its own types for every way in which a file can be wrong
         raise ArtifactError(
@@ -140,6 +145,21 @@ def read_export(path: str | os.PathLike[str], *, session_options: Any = None, pr
         if isinstance(error, ArtifactError):
             raise
         raise ArtifactError(f"{where}: its metadata are damaged ({error}); export the model again") from error
+
+
+def _providers(given: Any) -> list[Any]:
+    """Devices that onnxruntime has here: it would take others for the CPU."""
+    import onnxruntime
+
+    known = onnxruntime.get_available_providers()
+
+    def provider(name: str, value: Any) -> Any:
+        device = value[0] if isinstance(value, tuple) and len(value) == 2 and isinstance(value[1], dict) else value
+        if not isinstance(device, str) or device not in known:
+            checks.refuse(name, f"one of {', '.join(known)}, or (name, options)", value, ArtifactError)
+        return value
+
+    return checks.iterable_of("providers", given, "names", provider, error=ArtifactError, hint=f"try {known[-1:]}")
 
 
 def _config(stored: Any) -> Any:

@@ -76,8 +76,8 @@ class Piece:
         return name if self.seed is None else f"{name}, seed {self.seed}"
 
     def matches(self, pattern: str) -> bool:
-        """Whether the label matches a pattern of the shell, or contains the text."""
-        return pattern in self.label or fnmatchcase(self.label, pattern)
+        """Whether the label matches a pattern of the shell, or contains the text; several are separated by "|"."""
+        return any(part in self.label or fnmatchcase(self.label, part) for part in pattern.split("|"))
 
 
 Results = Sequence[tuple[Cell, list[dict[str, Any]]]]

@@ -72,7 +72,7 @@ class Shards(Parameters):
     def end(self) -> None:
         self.module.reshard()
         for part, whole in self.original.items():
-            whole.data = part.full_tensor()
+            whole.data = self.gathered(part.data)
         for module in self.module.modules():
             for name, p in module._parameters.items():
                 if p in self.original:

@@ -132,7 +132,8 @@ def _over(x: Moments | Affine, windows: list[Window]) -> Moments:
     waiting = x if isinstance(x, Affine) else Affine(x)
     share = waiting.source.share
     if len(windows) == 2 and waiting.other is None and gaussian.serves(terms := waiting.terms()):
-        return Moments(*gaussian.largest(terms, *windows, None if share is None else share[1].flatten(1)), share)
+        near = None if share is None else share[1].flatten(1)
+        return Moments(*gaussian.largest(terms, windows[0], windows[1], near), share)
     x = computed(x)
     for i in reversed(range(len(windows))):
         x = _along(x, i + 2, windows[i])

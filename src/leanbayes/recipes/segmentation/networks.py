@@ -2,11 +2,13 @@
 
 All models have the same U-Net, whose outputs start at the share of each class, and see the same slices for the same
 number of steps, with Adam at 5e-3 that falls linearly to 0; each step takes the mask of one expert of each image at
-random. Members of the ensemble have as many steps each. "ND-PUNet" is VND-PUNet with every length of the code equally
-often, nested dropout on the code; the tails of VND-PUNet are learned, but for 30 % that are spread evenly, without
-which nothing but the full length would be trained. Patients of the test part are in no other part. The authors train
-for more epochs at 1e-4 and full width, with a KL of weight 10; here the loss is the ELBO, whose log-likelihood is the
-sum over pixels.
+random. Members of the ensemble have as many steps each. The rate of dropout is chosen on validation patients. BN3 is
+trained at the widths that it is asked at, and the weights of its last layer start at zero: narrow networks have its
+first channels alone, and could not answer with foreground where all of these happened to start with votes against it.
+"ND-PUNet" is VND-PUNet with every length of the code equally often, nested dropout on the code; the tails of VND-PUNet
+are learned, but for 30 % that are spread evenly, without which nothing but the full length would be trained. Patients
+of the test part are in no other part. The authors train for more epochs at 1e-4 and full width, with a KL of weight 10;
+here the loss is the ELBO, whose log-likelihood is the sum over pixels.
 """
 
 from __future__ import annotations
@@ -83,7 +85,8 @@ class SegmentationTraining(Training):
         start_(model, data)
         if self.zero_head:
             assert isinstance(model, UNet)
-            nn.init.zeros_(model.head.weight)
+            assert isinstance(model.head, nn.Conv2d)
+            torch.nn.init.zeros_(model.head.weight)
         return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
     def fit_(self, model: nn.Module, seed: int, data: DataSet, **options: Any) -> History:
