@@ -49,7 +49,7 @@ class Compiled:
         """The sums of the rows by torch's operations, of other values of the parameters."""
         q = self.kind.__new__(self.kind)
         Posterior.__init__(q)
-        q._parameters = dict(zip(self.names, parameters, strict=True))  # type: ignore[assignment]
+        q._parameters = dict(zip(self.names, parameters, strict=True))  # type: ignore[assignment, arg-type]
         prior = _Settled(width) if isinstance(self.prior, EmpiricalNormal) else self.prior
         return self.rule(q, prior, 1).reshape(self.rows, -1).sum(1)
 
@@ -156,7 +156,8 @@ def _alike(parameters: Sequence[Tensor | None]) -> bool:
     """Whether the kernels can read these tensors, and pair their elements in the order that they have in memory."""
     first = parameters[0]
     return first is not None and all(
-        type(p) in (Tensor, nn.Parameter)
+        p is not None
+        and type(p) in (Tensor, nn.Parameter)
         and p.dtype == torch.float32
         and p.device.type == "cpu"
         and p.layout == torch.strided

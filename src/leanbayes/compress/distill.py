@@ -38,7 +38,7 @@ def distill(
     kernel: Kernel = "both",
     bandwidths: tuple[float, ...] | None = None,
     degree: int = 3,
-    mean_weight: float = 1.0,
+    mean_weight: float = 5.0,
     temperature: float = 1.0,
     cache: bool | Predictive = False,
     last_layer: Method | None = None,

@@ -58,8 +58,8 @@ class StandIn(BayesianLayer):
         """The values of a parameter, others in the padding row of an Embedding, which is not a random variable."""
         if not self.has_padding(name):
             return values
-        row = self.shell.padding_idx
-        is_padding = (torch.arange(values.shape[0], device=values.device) == row).unsqueeze(1)
+        row: Any = self.shell.padding_idx
+        is_padding = torch.arange(values.shape[0], device=values.device).eq(row).unsqueeze(1)
         return torch.where(is_padding, otherwise, values)
 
     def read(self, name: str) -> Tensor | None:

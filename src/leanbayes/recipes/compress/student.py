@@ -161,7 +161,7 @@ def trained_student(
         return student
     cache: Any = False if setup.training.augment else answers(setup, seed, teacher, data)
     examples, loss = setup.teacher.examples(data), cast(Loss, name.split()[0])
-    options |= {"samples": setup.samples, "cache": cache, "mean_weight": float(name == "mmd and mean")}
+    options |= {"samples": setup.samples, "cache": cache, "mean_weight": 5.0 if name == "mmd and mean" else 0.0}
     return lb.distill(teacher, examples, student.train(), loss=loss, **options)
 
 

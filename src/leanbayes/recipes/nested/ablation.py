@@ -87,7 +87,12 @@ def cells(preset: str) -> Iterator[Cell]:
         }
         base = vars(setup.of(kind))
         one = Regularised(**{**base, "methods": rules, "epochs": EPOCHS[preset], **training})
-        also = {"measured": "ablation", "widths": list(setup.widths), "samples": setup.samples, "clean": setup.clean}
+        also: dict[str, Any] = {
+            "measured": "ablation",
+            "widths": list(setup.widths),
+            "samples": setup.samples,
+            "clean": setup.clean,
+        }
         measure = partial(measured, setup, name)
         yield network_cell(one.data, one, name, "widths", measure, setup.seeds, other=setup.other, **also)
 

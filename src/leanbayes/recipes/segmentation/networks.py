@@ -85,7 +85,8 @@ class SegmentationTraining(Training):
         start_(model, data)
         if self.zero_head:
             assert isinstance(model, UNet)
-            nn.init.zeros_(model.head.weight)
+            assert isinstance(model.head, nn.Conv2d)
+            torch.nn.init.zeros_(model.head.weight)
         return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
 
     def fit_(self, model: nn.Module, seed: int, data: DataSet, **options: Any) -> History:
