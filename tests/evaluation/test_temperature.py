@@ -87,6 +87,12 @@ def test_the_ends_of_the_bracket_are_reported():
         assert fit_temperature(logits, torch.tensor([1, 0])) == 100.0
 
 
+def test_data_that_are_all_classified_correctly_leave_a_model_as_it_is():
+    model, x, y = torch.nn.Identity(), torch.tensor([[1.0, 0.0], [0.0, 1.0]]), torch.tensor([0, 1])
+    with pytest.warns(LeanBayesWarning, match="so it is 1: the held-out data are too easy"):
+        assert calibrate_(model, (x, y), task="classification", progress=False) == 1.0
+
+
 @pytest.mark.parametrize(
     ("logits", "targets", "message"),
     [
@@ -185,7 +191,8 @@ def test_more_logits_than_the_limit_are_a_fair_sample(monkeypatch):
     monkeypatch.setattr(temperature, "LIMIT", 300 * 3)
     sizes = []
     whole = fit_temperature(model(x).detach(), y)
-    monkeypatch.setattr(temperature, "fit_temperature", lambda f, t: sizes.append(f.shape) or fit_temperature(f, t))
+    fitted = temperature._fitted
+    monkeypatch.setattr(temperature, "_fitted", lambda f, t, easy: sizes.append(f.shape) or fitted(f, t, easy))
     batched = [(x[at : at + 128], y[at : at + 128]) for at in range(0, 2000, 128)]
     found = calibrate_(model, batched, task="classification", progress=False)
     assert sizes == [(1, 300, 3)]

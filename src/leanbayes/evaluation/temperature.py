@@ -49,6 +49,11 @@ def fit_temperature(logits: Tensor, targets: Tensor) -> float:
     >>> round(fit_temperature(logits, torch.tensor([0, 0, 0, 1])), 4)  # 3 of 4: sigmoid(4 / T) = 3/4
     3.641
     """
+    return _fitted(logits, targets, easy=COLDEST)
+
+
+def _fitted(logits: Tensor, targets: Tensor, easy: float) -> float:
+    """`fit_temperature`; easy: the answer where all held-out data are classified correctly, so that none is best."""
     require("scipy", "evaluation", "fit_temperature")
     if not isinstance(logits, Tensor) or not bool(torch.isfinite(logits).all()):
         checks.finite(logits, "logits")  # to name the entry; the doubles it makes are not needed otherwise
@@ -61,7 +66,7 @@ def fit_temperature(logits: Tensor, targets: Tensor) -> float:
     _, labels, shares, _ = checks.classified(logits[0].softmax(-1), targets)
     checks.nonempty(len(labels), "fit_temperature")
     truth = (labels if shares is None else shares).to(logits.device)
-    return _minimise(lambda log_t: _nll(logits, truth, math.exp(log_t)))
+    return _minimise(lambda log_t: _nll(logits, truth, math.exp(log_t)), easy)
 
 
 def calibrate_(
@@ -79,6 +84,8 @@ def calibrate_(
     It becomes part of what the outputs of the model mean: `predict` and `evaluate` use it from then on (unless their
     ``task`` is a likelihood of your own), and `save` and `load` keep it. Accuracy barely moves: the top
     label of each sample stays. Calling it again starts from the network's own logits, not from the last temperature.
+    Held-out data that are all classified correctly say nothing of how sure to be: the temperature is 1 then, with a
+    warning.
 
     loader: batches of (inputs, targets) that training has not seen, nor the test will. Other arguments as in
     `predict`: a temperature belongs to a way of predicting, so fit it with the samples it will be used with.
@@ -136,7 +143,7 @@ def held_out(
                 start = stop
             bar.advance(start)
     checks.nonempty(sample.seen, "loader")
-    found = fit_temperature(*sample.drawn())
+    found = _fitted(*sample.drawn(), easy=1.0)
     return found, likelihood.at(found)
 
 
@@ -200,8 +207,8 @@ def _nll(logits: Tensor, truth: Tensor, temperature: float) -> float:
     return total / count
 
 
-def _minimise(nll: Any) -> float:
-    """The temperature with the least NLL, given as a function of log T."""
+def _minimise(nll: Any, easy: float) -> float:
+    """The temperature with the least NLL, given as a function of log T; easy: the answer where that is the coldest."""
     from scipy.optimize import minimize_scalar
 
     low, high = math.log(COLDEST), math.log(HOTTEST)
@@ -215,7 +222,7 @@ def _minimise(nll: Any) -> float:
     if nll(0.0) <= least:
         return 1.0
     for end, at, why in (
-        (COLDEST, low, "the held-out data are too easy"),
+        (easy, low, "the held-out data are too easy"),
         (HOTTEST, high, "the logits tell nothing of the held-out targets"),
     ):
         if nll(at) <= least:
