@@ -42,7 +42,8 @@ class Train:
         out: the file to write.
         epochs: passes through the training data; by default 20, or more where that makes less than 1,000 steps.
         lr: learning rate of Adam.
-        batch_size: data a batch. accumulate: batches a step of the optimizer, where memory holds no larger ones.
+        batch_size: data a batch.
+        accumulate: batches a step of the optimizer, where memory holds no larger ones.
         kl_weight: of the KL term; below 1 is a tempered posterior.
         warmup: steps over which the KL weight rises from 0.
         coverage: of conformal prediction sets or intervals, for example 0.9: half of the validation data find the

@@ -261,7 +261,7 @@ def entropy(probabilities: Tensor, dim: int = 1) -> Tensor:
     """
     # torch.special.entr takes four times as long on a CPU
     logs = probabilities.clamp_min(torch.finfo(probabilities.dtype).tiny).log()
-    return -(probabilities * logs).sum(dim)
+    return (probabilities * logs).sum(dim).neg() + 0.0  # no negative zero
 
 
 def join(parts: list[Predictive]) -> Predictive:
