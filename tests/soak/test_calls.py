@@ -13,8 +13,8 @@ from tests.soak.worker import outcomes
 
 CASES = 300
 NOT_CALLED = {"__version__", "BayesRegressor", "Callback", "Comparison", "Evaluation", "LeanBayesError"} | {
-    "Generation", "LeanBayesWarning", "Plan", "Predictive", "PruningCurve", "Selection", "Tuning", "WidthCorrelation"} | {
-    "HFTrainerMixin", "LightningCallback", "MLflowTracker", "TensorBoardTracker", "WandbTracker"} | {
+    "Generation", "LeanBayesWarning", "Plan", "Predictive", "PruningCurve", "Selection", "WidthCorrelation"} | {
+    "Tuning", "HFTrainerMixin", "LightningCallback", "MLflowTracker", "TensorBoardTracker", "WandbTracker"} | {
     "from_hub", "push_to_hub"}  # fmt: skip
 """Errors, what only results are made of, the twin of an estimator that is called, and what talks to other programs."""
 
