@@ -72,6 +72,23 @@ def test_which_method_for_which_budget() -> None:
         assert cells == [f"{parameters:.2f}x", f"{seconds:.1f}", f"{letters:.3f}", held], method
 
 
+def test_defaults() -> None:
+    found = {(row["dataset"], row["method"]): row["metrics"] for row in load("results/defaults.cpu.json")["rows"]}
+    table = {
+        (data, method): cells for data, method, *cells in rows("docs/methods/defaults.md", "| data | method | seeds")
+    }
+    assert table.keys() == {key for key in found if key[1] != "as it was"}
+    for key, (seeds, *cells) in table.items():
+        metrics = found[key]
+        assert seeds == str(metrics["nll"]["n"]), key
+        for name, cell in zip(("accuracy", "nll", "ece", "auroc"), cells, strict=False):
+            gain = f" ({metrics[f'{name} gain']['mean']:+.3f})" if f"{name} gain" in metrics else ""
+            assert cell == (f"{metrics[name]['mean']:.3f}{gain}" if name in metrics else ""), (key, name)
+        assert cells[4] == (f"{metrics['coverage']['mean']:.3f}" if "coverage" in metrics else ""), key
+        missed = metrics.get("misses", {"mean": None})["mean"]
+        assert cells[6] == ("" if missed is None else f"**{missed:.0f}**" if missed else "-"), key
+
+
 def test_steps() -> None:
     ratios = load("benchmarks/results/step.json")["ratios"]
     table = rows("README.md", "| estimator | time of a step")

@@ -166,12 +166,14 @@ def measure(chosen: Setup, name: str, one: Contestant, jobs: Jobs, seed: int) ->
     best = min(losses, key=lambda what: losses[what])
     tuning = tunings[best]
     model = tuning.network_of(jobs, seed, data)
-    rows = [{"setting": best, **measured(chosen, model, tuning, data, seed)}] if not one.widths else []
-    for width in one.widths:
+    costs = chosen.measures.costs(model, tuning, data, tuning.epochs)
+    rows = [] if one.widths else [{"setting": best, **quality_of(chosen, model, data, seed), **costs}]
+    for width in one.widths:  # training drew them all: it costs the same for each
         lb.set_width_(model, width)
         lb.recalibrate_(model, data.train, data=RECALIBRATION)
-        row = measured(chosen, model, tuning, data, seed)
-        rows.append({"method": f"{name}, width {100 * width:g} %", "setting": best, **row})
+        own = {**chosen.measures.costs(model, tuning, data, tuning.epochs), "epochs": costs["epochs"]}
+        row = {"method": f"{name}, width {100 * width:g} %", "setting": best}
+        rows.append({**row, **quality_of(chosen, model, data, seed), **own})
     return {"rows": rows}
 
 
@@ -182,11 +184,9 @@ def held_out_loss(chosen: Setup, tuning: FineTuning, data: DataSet, jobs: Jobs, 
     return float(-probs[range(len(targets)), targets].clamp_min(1e-12).log().mean())
 
 
-def measured(chosen: Setup, model: nn.Module, tuning: FineTuning, data: DataSet, seed: int) -> dict[str, Any]:
-    """All figures of a row."""
-    measures = chosen.measures
-    costs = measures.costs(model, tuning, data, tuning.epochs)
-    return {**measures.quality(measures.answer(model, seed), data), **costs}
+def quality_of(chosen: Setup, model: nn.Module, data: DataSet, seed: int) -> dict[str, Any]:
+    """What the averaged prediction of a network is worth."""
+    return chosen.measures.quality(chosen.measures.answer(model, seed), data)
 
 
 EXPERIMENT = Experiment("cifar10", cells)
