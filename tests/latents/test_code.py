@@ -147,14 +147,30 @@ def test_gradients_reach_tails_through_masks(hard: bool) -> None:
 
 
 def test_tails_start_uniform_and_the_floor_holds() -> None:
-    torch.testing.assert_close(
-        OrderedCode(4, lb.OrderedLatents(5)).tails_of(torch.randn(3, 4)).exp(), torch.full((3, 5), 0.2)
-    )
-    code = make("floor")
+    start = OrderedCode(4, lb.OrderedLatents(5, whole=0.0)).tails_of(torch.randn(3, 4)).exp()
+    torch.testing.assert_close(start, torch.full((3, 5), 0.2))
+    code = make("floor")  # half of it on the whole code
     with torch.no_grad():
+        code.tail.weight.zero_()
         code.tail.bias.copy_(torch.tensor([50.0, 0, 0, 0, 0]))
-    beta = code.tails_of(torch.randn(20, 4)).exp()
-    assert float(beta.min().detach()) >= 0.3 / 5 - 1e-6
+        beta = code.tails_of(torch.randn(20, 4)).exp()
+    torch.testing.assert_close(beta, torch.tensor([0.73, 0.03, 0.03, 0.03, 0.18]).expand(20, 5))
+
+
+@pytest.mark.parametrize(("floor", "whole"), [(0.0, 0.5), (0.4, 1.0), (1.0, 0.0), (1.0, 1.0)])
+def test_a_floor_leaves_probabilities_and_finite_gradients(floor: float, whole: float) -> None:
+    scores = torch.randn(3, 5, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    beta = ordering.with_floor(scores.log_softmax(-1), floor, whole).exp()
+    torch.testing.assert_close(beta.sum(-1), torch.ones(3))
+    assert float(beta[:, -1].detach().min()) >= floor * whole - 1e-6
+    (beta.square().sum() + 0 * scores.sum()).backward()
+    assert bool(scores.grad.isfinite().all())
+
+
+def test_files_of_version_1_have_an_even_floor() -> None:
+    written = {**lb.config.to_dict(lb.OrderedLatents(5)), "version": 1}
+    del written["whole"]
+    assert lb.config.from_dict(written).whole == 0.0
 
 
 @pytest.mark.parametrize(("kind", "hard", "cut"), [("ordered", False, 0), ("ordered", True, 1), ("uniform", False, 1)])

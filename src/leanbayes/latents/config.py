@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import ClassVar, Literal
 
 from ..config import check_between, check_choice, check_flag, check_positive, check_whole, configurable
 from ..errors import ConfigError
@@ -45,8 +45,9 @@ class OrderedLatents(Latents):
     tails: "learned", beta(x) by softmax; "uniform", every length equally often: nested dropout on the code.
     prior_keep: of the Bernoulli chain, p(z_j = 1 | z_{j-1} = 1); None for a prior under which all lengths are equally
         likely.
-    floor: the share of the tail probability that is spread evenly whatever the encoder says, so that all lengths are
-        trained. At 0 the likely lengths are a little better, and short and whole codes worse.
+    floor: the share of the tail probability that is given, whatever the encoder says, so that all lengths are trained.
+        At 0 the likely lengths are a little better, and short and whole codes worse.
+    whole: the part of the floor that is on the whole code; the rest is spread evenly over the lengths.
     hard: masks of zeros and ones in training too, with the gradient of relaxed ones (straight-through). Where a mask is
         one, that gradient hides what a latent is worth, and fewer latents come into use. Outside of training masks are
         always hard.
@@ -56,6 +57,9 @@ class OrderedLatents(Latents):
     0.95
     """
 
+    version: ClassVar[int] = 2
+    before: ClassVar[dict[int, dict[str, float]]] = {1: {"whole": 0.0}}
+
     tails: Tails = "learned"
     prior_keep: float | None = 0.95
     floor: float = 0.5
@@ -63,6 +67,7 @@ class OrderedLatents(Latents):
     final_temperature: float | None = 0.1
     anneal_steps: int = 1000
     hard: bool = False
+    whole: float = 0.5
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -71,6 +76,7 @@ class OrderedLatents(Latents):
             check_positive(self, "prior_keep")
             check_between(self, "prior_keep", 0, 1, open_high=True)
         check_between(self, "floor", 0, 1)
+        check_between(self, "whole", 0, 1)
         check_positive(self, "temperature")
         if self.final_temperature is not None:
             check_positive(self, "final_temperature")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -10,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import ConversionError
-from ..ordering import BernoulliChain, expected_cost, exponential, slope, tail_kl
+from ..ordering import BernoulliChain, expected_cost, exponential, slope, tail_kl, with_floor
 from ..ordering.ordered import Ordered
 from ..sampling import context
 from ..training.callbacks import Callback, State
@@ -52,10 +51,7 @@ class OrderedCode(Ordered, Code):
         if self.tail is None:
             log_beta = self.log_prior.expand(len(features), -1)
         else:
-            log_beta = F.log_softmax(self.tail(features), -1)
-            if floor := self.config.floor:
-                even = torch.full_like(log_beta, math.log(floor / self.nodes))
-                log_beta = torch.logaddexp(log_beta + math.log1p(-floor), even) if floor < 1 else even
+            log_beta = with_floor(F.log_softmax(self.tail(features), -1), self.config.floor, self.config.whole)
         return self.within_limit(log_beta)
 
     def tails(self) -> Tensor:

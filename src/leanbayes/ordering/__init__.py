@@ -15,6 +15,7 @@ from .tails import (
     log_tails,
     ordered_masks,
     uniform_logits,
+    with_floor,
 )
 from .terms import expected_cost, expected_width, optimal_tails
 
@@ -43,4 +44,5 @@ __all__ = [
     "slope",
     "tail_kl",
     "uniform_logits",
+    "with_floor",
 ]

@@ -211,6 +211,21 @@ def _check_total(total: Tensor, dtype: torch.dtype, what: str) -> None:
         )
 
 
+def with_floor(log_beta: Tensor, floor: float, whole: float = 0.0) -> Tensor:
+    """Tail log-probabilities of which a share is given: ``floor``, spread evenly but for its part on the last node.
+
+    whole: that part, from 0 to 1.
+
+    >>> with_floor(torch.tensor([0.5, 0.25, 0.25]).log(), 0.6, whole=0.5).exp()
+    tensor([0.3000, 0.2000, 0.5000])
+    """
+    if not floor:
+        return log_beta
+    given = log_beta.new_full(log_beta.shape[-1:], floor * (1 - whole) / log_beta.shape[-1])
+    given[-1] += floor * whole
+    return torch.logaddexp(log_beta + math.log1p(-floor), given.log()) if floor < 1 else given.log().expand_as(log_beta)
+
+
 def _log_sums(values: Tensor) -> Tensor:
     """Cumulative log-sum-exp that stays -inf, with a gradient of 0 instead of NaN, as long as all it has seen is."""
     seen = (values > -math.inf).cumsum(-1) > 0
