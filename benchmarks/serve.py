@@ -2,8 +2,8 @@
 
 A ResNet-18 for CIFAR at a quarter of its width, all layers mean-field, 16 samples. The clients run in a process of
 their own and send one image of 3 x 32 x 32 at a time over loopback, the next when the answer has come. One client alone
-is measured before and after, for at least 100 answers in all, and its better figure counts. Besides answers a second
-there are answers a second of the server's processor time, which others on the machine disturb less.
+is measured before and after, for 20 seconds and 20 answers at least each, and its better figure counts. Besides answers
+a second there are answers a second of the server's processor time, which others on the machine disturb less.
 
     python benchmarks/serve.py --threads 1 --workers 2
 """
@@ -205,12 +205,12 @@ def metrics(port: int) -> dict[str, float]:
 
 def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     """One client, many, one again."""
-    short, long = (2, 4) if options.quick else (10, options.seconds)
+    short, long = (2, 4) if options.quick else (20, options.seconds)
     port = free_port()
     with served(leanbayes_command(folder, port, options), port, folder / "server.log") as process:
         load(folder, port, 1, 2, process)  # code paths that are new
         load(folder, port, CLIENTS, 2 if options.quick else 5, process)
-        least = 5 if options.quick else 50
+        least = 5 if options.quick else 20
         before = load(folder, port, 1, short, process, least)
         start = metrics(port)
         many = load(folder, port, CLIENTS, long, process)
@@ -221,12 +221,34 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     return {"one client before": before, "50 clients": many, "one client after": after}
 
 
-def main() -> None:
-    """Measure, print and write."""
-    options = parser(__doc__, repeats=1)
-    options.add_argument("--seconds", type=float, default=60.0, help="of the load")
+def server_parser(description: str | None, repeats: int, seconds: float) -> argparse.ArgumentParser:
+    """The options of a benchmark of servers."""
+    options = parser(description, repeats)
+    options.add_argument("--seconds", type=float, default=seconds, help="of a load of 50 clients")
     options.add_argument("--workers", type=int, default=2)
     options.add_argument("--max-batch", type=int, default=32)
+    return options
+
+
+def report(data: dict[str, Any], options: argparse.Namespace) -> None:
+    """Print what clients saw and the ratios, and write the file."""
+    header = ("", "answers/s", "p50 ms", "p99 ms", "answers", "errors", "wrong", "answers per CPU s")
+    rows = [
+        (
+            name, f"{s['answers_per_second']:.1f}", f"{1000 * s['p50_seconds']:.0f}", f"{1000 * s['p99_seconds']:.0f}",
+            str(s["answers"]), str(s["errors"]), str(s["wrong"]), f"{s['answers_per_cpu_second']:.1f}",
+        )
+        for name, s in data["raw"].items()
+    ]  # fmt: skip
+    publish(data, options, data["benchmark"], [header, *rows])
+    if not options.json:
+        for name, value in data["ratios"].items():
+            print(f"{name}: {value:.2f}")
+
+
+def main() -> None:
+    """Measure, print and write."""
+    options = server_parser(__doc__, repeats=1, seconds=60.0)
     options.add_argument("--client", type=Path, help=argparse.SUPPRESS)
     options.add_argument("--port", type=int, help=argparse.SUPPRESS)
     options.add_argument("--clients", type=int, help=argparse.SUPPRESS)
@@ -255,18 +277,7 @@ def main() -> None:
     }
     settings = {"network": "resnet18_cifar", "width": int(os.environ.get("SERVE_WIDTH", "16")), "samples": SAMPLES}
     settings |= {"method": "MeanField", "workers": given.workers, "max_batch": given.max_batch, "cpus": os.cpu_count()}
-    data = result("serve", ratios, raw, **settings)
-    header = ("", "answers/s", "p50 ms", "p99 ms", "errors", "wrong", "answers per CPU s")
-    rows = [
-        (
-            name, f"{s['answers_per_second']:.1f}", f"{1000 * s['p50_seconds']:.0f}", f"{1000 * s['p99_seconds']:.0f}",
-            str(s["errors"]), str(s["wrong"]), f"{s['answers_per_cpu_second']:.1f}",
-        )
-        for name, s in raw.items()
-    ]  # fmt: skip
-    publish(data, given, "leanbayes serve", [header, *rows])
-    for name, value in ratios.items():
-        print(f"{name}: {value:.2f}")
+    report(result("serve", ratios, raw, **settings), given)
 
 
 if __name__ == "__main__":

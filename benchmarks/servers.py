@@ -22,8 +22,19 @@ from typing import Any
 
 import torch
 
-from common import parser, publish, result
-from serve import CLIENTS, HERE, SAMPLES, free_port, leanbayes_command, load, prepare, served
+from common import result
+from serve import (
+    CLIENTS,
+    HERE,
+    SAMPLES,
+    free_port,
+    leanbayes_command,
+    load,
+    prepare,
+    report,
+    served,
+    server_parser,
+)
 
 NETWORKS = {"ResNet-18, width 16": {"SERVE_WIDTH": "16"}, "one layer": {"SERVE_NETWORK": "linear"}}
 SERVERS = ("leanbayes serve", "LitServe")
@@ -65,11 +76,7 @@ def measure(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     """Measure, print and write."""
-    options = parser(__doc__, repeats=3)
-    options.add_argument("--seconds", type=float, default=15.0, help="of the load of 50 clients, in every round")
-    options.add_argument("--workers", type=int, default=2)
-    options.add_argument("--max-batch", type=int, default=32)
-    given = options.parse_args()
+    given = server_parser(__doc__, repeats=3, seconds=15.0).parse_args()
     torch.set_num_threads(given.threads)
     raw: dict[str, Any] = {}
     ratios: dict[str, float] = {}
@@ -90,18 +97,7 @@ def main() -> None:
     import litserve
 
     settings = {"samples": SAMPLES, "workers": given.workers, "max_batch": given.max_batch, "cpus": os.cpu_count()}
-    data = result("servers", ratios, raw, litserve=litserve.__version__, **settings)
-    header = ("", "answers/s", "p50 ms", "p99 ms", "answers", "errors", "wrong", "answers per CPU s")
-    rows = [
-        (
-            name, f"{s['answers_per_second']:.1f}", f"{1000 * s['p50_seconds']:.0f}", f"{1000 * s['p99_seconds']:.0f}",
-            str(s["answers"]), str(s["errors"]), str(s["wrong"]), f"{s['answers_per_cpu_second']:.1f}",
-        )
-        for name, s in raw.items()
-    ]  # fmt: skip
-    publish(data, given, "servers", [header, *rows])
-    for name, value in ratios.items():
-        print(f"{name}: {value:.2f}")
+    report(result("servers", ratios, raw, litserve=litserve.__version__, **settings), given)
 
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from leanbayes.data import load
 from tests.serve.helpers import package
 
 pytestmark = pytest.mark.extra
+LISTENING = "0A"  # the state of a socket in /proc/net/tcp
 
 
 @pytest.fixture(scope="module")
@@ -106,47 +107,101 @@ def npy(array):
     return file.getvalue()
 
 
+def stopped(pid):
+    """Stop a process; returns when none of its threads runs."""
+    os.kill(pid, signal.SIGSTOP)
+    until = time.monotonic() + 60
+    while any(
+        task.read_text().rpartition(")")[2].split()[0] != "T" for task in Path(f"/proc/{pid}/task").glob("*/stat")
+    ):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def clients_of(pid, port):
+    """Ports of the clients whose connections to this port the process has taken."""
+    links, found = set(), set()
+    for link in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            links.add(os.readlink(link))
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        _, local, remote, state, *_, inode = line.split()[:10]
+        if local.endswith(f":{port:04X}") and state != LISTENING and f"socket:[{inode}]" in links:
+            found.add(int(remote.partition(":")[2], 16))
+    return found
+
+
+class Clients:
+    """Threads that send their image over and over; every second one keeps its connection."""
+
+    def __init__(self, port, bodies):
+        self.port, self.bodies = port, bodies
+        self.lost, self.answered, self.kept, self.stop = [], [], {}, threading.Event()
+        self.threads = [threading.Thread(target=self.send, args=(at,), daemon=True) for at in range(len(bodies))]
+        for thread in self.threads:
+            thread.start()
+
+    def send(self, at):
+        """Requests until `stop`, each noted with the port that it came from."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=180)
+        while not self.stop.is_set():
+            own = None
+            try:
+                if connection.sock is None:
+                    connection.connect()
+                own = connection.sock.getsockname()[1]
+                connection.request(
+                    "POST", "/predict?samples=16", self.bodies[at], {"Content-Type": "application/x-npy"}
+                )
+                reply = connection.getresponse()
+                self.answered.append((at, reply.status, json.loads(reply.read())))
+            except (OSError, http.client.HTTPException):
+                self.lost.append(own)
+                connection.close()
+            if at % 2:
+                connection.close()
+            else:
+                self.kept[at] = own
+        connection.close()
+
+    def end(self):
+        """Wait for what is under way."""
+        self.stop.set()
+        for thread in self.threads:
+            thread.join()
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_a_worker_that_is_killed_loses_its_own_requests_and_is_replaced(model, digits):
     network, _ = open_model(model, None)
     scaled = load("digits").test.tensors[0][:8]
     wanted = [lb.predict(network, one[None], samples=16).probs[0] for one in scaled]
-    bodies = [npy(one[None]) for one in digits]
-    lost, answered, stop = [], [], threading.Event()
-
-    def client(number):
-        while not stop.is_set():
-            try:
-                status, content = server.ask("POST", "/predict?samples=16", bodies[number])
-            except OSError as error:
-                lost.append((time.monotonic(), error))
-                continue
-            answered.append((time.monotonic(), number, status, json.loads(content)))
-
     with serve(model, "--workers", "2", "--deadline", "100000") as server:
         server.until_started(2)
-        clients = [threading.Thread(target=client, args=(number,), daemon=True) for number in range(8)]
-        for thread in clients:
-            thread.start()
+        clients = Clients(server.port, [npy(one[None]) for one in digits])
+        until = time.monotonic() + 120
+        while len(clients.kept) < 4:
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        kept = set(clients.kept.values())
+        victim = max(server.workers(), key=lambda pid: len(clients_of(pid, server.port) & kept))
+        stopped(victim)  # it takes no more connections: those that come now are not its own
+        had = clients_of(victim, server.port)
+        before = len(clients.answered)
         time.sleep(0.5)
-        victim = server.workers()[0]
         os.kill(victim, signal.SIGKILL)
-        killed = time.monotonic()
         server.until_started(3)
         time.sleep(0.3)
-        stop.set()
-        for thread in clients:
-            thread.join()
+        clients.end()
         assert victim not in server.workers()
         assert len(server.workers()) == 2
-    assert all(status == 200 for _, _, status, _ in answered)
-    for _, number, _, answer in answered:
-        torch.testing.assert_close(
-            torch.tensor(answer["predictions"][0]["probs"]), wanted[number], rtol=1e-4, atol=1e-5
-        )
-    assert len(lost) <= 8  # at most one a client: those that the worker had
-    assert all(killed - 0.1 < when < killed + 60 for when, _ in lost)
-    assert sum(when > killed for when, *_ in answered) > 8
+    assert len(clients.lost) >= 2  # it had at least two of the four connections that are kept
+    assert len(clients.lost) == len(set(clients.lost))
+    assert set(clients.lost) <= had
+    assert len(clients.answered) > before
+    for at, status, answer in clients.answered:
+        assert status == 200
+        torch.testing.assert_close(torch.tensor(answer["predictions"][0]["probs"]), wanted[at], rtol=1e-4, atol=1e-5)
 
 
 def test_a_server_that_is_told_to_stop_answers_first(model, digits):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import multiprocessing
 import os
@@ -12,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from multiprocessing import connection
 from multiprocessing.context import SpawnProcess
 from pathlib import Path
@@ -43,31 +42,34 @@ def check_packages() -> None:
 def run(opener: Opener, settings: Settings, host: str, port: int, workers: int = 1, threads: int = 0) -> None:
     """Serve until SIGTERM or SIGINT; requests under way are answered first.
 
-    threads: of torch in each worker; 0 shares the processors out. Several workers listen on the port by themselves
-    (SO_REUSEPORT), and the system shares connections out among them.
+    threads: of torch in each worker; 0 shares the processors out. Several workers take connections from one socket, so
+    that those which nobody has taken yet outlive a worker that dies.
     """
     check_packages()
     threads = threads or max(1, (os.cpu_count() or 1) // workers)
     if workers > 1 and sys.platform == "win32":
         raise ConfigError("--workers: expected 1 on this system, which cannot share a port; run several on other ports")
-    with _reserved(host, port) as port, tempfile.TemporaryDirectory(prefix="leanbayes-serve-") as folder:
+    with _bound(host, port) as listening, tempfile.TemporaryDirectory(prefix="leanbayes-serve-") as folder:
         predictor = opener()  # also where workers will read it themselves: what is wrong with a model shows here
         path = Path(folder, "metrics")
         Metrics.create(path, workers)
         if not predictor.card.together:
             print("the network looks at the whole batch: requests are predicted one by one", file=sys.stderr)
         if workers == 1:
-            _serve(predictor, settings, host, port, threads, Metrics(path))
+            _serve(predictor, settings, _Listening(listening), threads, Metrics(path))
             return
         del predictor
-        _Supervisor(lambda number: (opener, settings, host, port, threads, path, number, workers), workers).run()
+        supervisor = _Supervisor(
+            lambda number: (opener, settings, listening, threads, path, number, workers), workers, listening
+        )
+        supervisor.run()
 
 
 class _Supervisor:
     """Starts workers, replaces those that die, and ends all of them when it is told to."""
 
-    def __init__(self, arguments: Callable[[int], tuple[Any, ...]], workers: int) -> None:
-        self.arguments, self.workers = arguments, workers
+    def __init__(self, arguments: Callable[[int], tuple[Any, ...]], workers: int, listening: socket.socket) -> None:
+        self.arguments, self.workers, self.listening = arguments, workers, listening
         self.stopping = threading.Event()
         self.spawn = multiprocessing.get_context("spawn")  # threads of torch do not survive a fork
 
@@ -87,6 +89,7 @@ class _Supervisor:
                     log.warning("worker %s ended with code %s and is replaced", worker.pid, worker.exitcode)
                     time.sleep(0.2)  # one that dies at once must not keep a processor busy
                     workers[number] = self._started(number)
+        self.listening.close()  # nobody listens once the workers have closed theirs
         for worker in workers:
             worker.terminate()  # SIGTERM: it answers what is under way
         for worker in workers:
@@ -101,17 +104,18 @@ class _Supervisor:
 
 
 def _work(
-    opener: Opener, settings: Settings, host: str, port: int, threads: int, path: Path, number: int, workers: int
+    opener: Opener, settings: Settings, listening: socket.socket, threads: int, path: Path, number: int, workers: int
 ) -> None:
     """A worker: it listens once the model is read."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         predictor = opener()
         metrics = Metrics(path, number, workers)
+        shared = _Listening(listening)
     except Exception as error:
         print(f"leanbayes: {error}", file=sys.stderr)
         sys.exit(BROKEN)
-    _serve(predictor, settings, host, port, threads, metrics)
+    _serve(predictor, settings, shared, threads, metrics)
 
 
 def _end_with_parent() -> None:
@@ -122,7 +126,7 @@ def _end_with_parent() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
 
 
-def _serve(predictor: Predictor, settings: Settings, host: str, port: int, threads: int, metrics: Metrics) -> None:
+def _serve(predictor: Predictor, settings: Settings, listening: _Listening, threads: int, metrics: Metrics) -> None:
     import uvicorn
 
     from .app import make_app
@@ -135,40 +139,46 @@ def _serve(predictor: Predictor, settings: Settings, host: str, port: int, threa
         server_header=False,
         timeout_graceful_shutdown=max(1, round(settings.drain)),
         lifespan="on",
+        loop="asyncio",  # uvloop takes all connections that wait at once
+        backlog=1,  # connections that asyncio takes at once: workers are to share them out
     )
     for number in (signal.SIGTERM, signal.SIGINT):  # uvicorn takes them, and raises them again when it has ended
         signal.signal(number, signal.SIG_IGN)
-    with _bound(host, port) as listening:
-        listening.listen(2048)
+    with listening:
         if not metrics.value("worker_starts_total"):  # the first of all workers
-            print(
-                f"serving on http://{host}:{port} (documentation at /docs); Ctrl-C stops", file=sys.stderr, flush=True
-            )
+            said = f"serving on {listening.url} (documentation at /docs); Ctrl-C stops"
+            print(said, file=sys.stderr, flush=True)
         uvicorn.Server(config).run([listening])
 
 
-@contextlib.contextmanager
-def _reserved(host: str, port: int) -> Iterator[int]:
-    """The port, ours alone until the block ends; 0 finds a free one."""
+def _bound(host: str, port: int) -> socket.socket:
+    """A socket with this address that does not listen yet; port 0 finds a free one."""
     try:
-        if port:
-            with socket.create_server((host, port), family=_family(host)):  # refused where anybody listens
-                pass
-        held = _bound(host, port)
+        found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        if sys.platform != "win32":
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.bind((host, port))
     except (OSError, OverflowError) as error:
         raise ConfigError(f"--host, --port: expected an address that is free, {host}:{port} is not ({error})") from None
-    with held:
-        yield held.getsockname()[1]
-
-
-def _bound(host: str, port: int) -> socket.socket:
-    found = socket.socket(_family(host), socket.SOCK_STREAM)
-    found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    if sys.platform != "win32":
-        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    found.bind((host, port))
     return found
 
 
-def _family(host: str) -> socket.AddressFamily:
-    return socket.AF_INET6 if ":" in host else socket.AF_INET
+class _Listening(socket.socket):
+    """A bound socket, now listening; 2048 connections may wait, whatever backlog asyncio asks for."""
+
+    def __init__(self, bound: socket.socket) -> None:
+        super().__init__(fileno=bound.detach())
+        try:
+            self.listen()
+        except OSError as error:  # another server had the address too, and was quicker
+            raise ConfigError(f"--port: expected an address that is free, {self.url} is not ({error})") from None
+
+    def listen(self, backlog: int = 2048, /) -> None:
+        """Connections may wait from now on."""
+        super().listen(2048)
+
+    @property
+    def url(self) -> str:
+        """The address, as a browser takes it."""
+        host, port = self.getsockname()[:2]
+        return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
