@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 
 import pytest
 import torch
@@ -43,6 +44,20 @@ def test_the_plain_network_wins_unless_another_is_better_beyond_noise():
     assert found.name == "plain"
     assert found.method is None
     assert not any(isinstance(m, lb.layers.contract.BayesianLayer) for m in found.model.modules())
+
+
+@pytest.mark.parametrize(("errors", "chosen"), [(1.5, "plain"), (3.0, "MeanField")])
+def test_two_standard_errors_make_a_method_better(monkeypatch, errors, chosen):
+    model, train, val = problem()
+    noise = torch.randn(120, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    noise = (noise - noise.mean()) / noise.std()
+    gain = noise / 120**0.5 * 0.1 + errors * 0.1 / 120  # the mean is so many times the standard error
+    values = iter([torch.zeros(120, dtype=torch.float64), gain])
+    monkeypatch.setattr(sys.modules["leanbayes.auto"], "_log_probs", lambda *_: next(values))
+    found = lb.auto(model, train, val, methods=[lb.MeanField()], epochs=1, progress=False)
+    best = next(one for one in found.tried if one.name == "MeanField")
+    assert best.gain / best.gain_error == pytest.approx(errors)
+    assert found.name == chosen
 
 
 def test_a_method_that_is_better_is_chosen():

@@ -19,7 +19,6 @@ from .convert.apply import bayesianize_
 from .costs import Cost, cost
 from .errors import ConfigError, ConversionError, DataError, LeanBayesError
 from .evaluation.progress import Bar
-from .likelihoods import likelihood
 from .method import Method
 from .methods.dropout import Dropout
 from .methods.ensemble import Ensemble
@@ -30,10 +29,11 @@ from .methods.variational_dropout import VariationalDropout
 from .prediction.api import predict
 from .report.table import as_text, table
 from .training.fit import fit
-from .training.noise import tunable, tune_noise_
 
 PLAIN = "plain"
 CANDIDATES: tuple[Method, ...] = (MeanField(), Variance(), VariationalDropout(), Dropout(), Patch(), Ensemble())
+ERRORS = 2.0
+"""By how many standard errors a method has to be better: the best of several would often be so by one, by chance."""
 MEASURES = ("parameters", "training", "prediction")
 
 
@@ -99,10 +99,10 @@ def auto(
     """Train the network plainly and under several methods, and choose by the likelihood of held-out data.
 
     The plain network, trained in the same way, is always a candidate. Another one takes its place only if its NLL on
-    ``val`` is lower by more than one standard error of the difference, datum by datum; of those, the lowest. The model
+    ``val`` is lower by more than two standard errors of the difference, datum by datum; of those, the lowest. The model
     that is given stays as it is: candidates are copies, which begin at its weights.
 
-    train, val: inputs and targets, as in `fit`. val tunes the noise of each candidate (`tune_noise_`) and chooses among
+    train, val: inputs and targets, as in `fit`. val tunes the noise of each candidate (see `fit`) and chooses among
     them: what the chosen one says of it is a little too good.
     budget: what a candidate may cost in multiples of the plain network, "2x" or 2 for parameters and training; or by
         name of "parameters", "training" and "prediction". Operations are counted, not timed. A budget of prediction
@@ -141,9 +141,7 @@ def auto(
             if candidate is not None:
                 began = time.perf_counter()
                 try:
-                    fit(candidate, train, task=task, seed=seed, progress=False, **options)
-                    if tunable(candidate, likelihood(task)):
-                        tune_noise_(candidate, val, train=train, seed=seed)
+                    fit(candidate, train, val=val, task=task, seed=seed, progress=False, **options)
                     found = _log_probs(candidate, val, draws, seed)
                 except LeanBayesError as error:
                     if method is None:
@@ -154,7 +152,7 @@ def auto(
                     one = _measured(one, found, log_probs[PLAIN], time.perf_counter() - began)
             tried.append(one)
             bar.advance(1)
-    better = [one for one in tried if one.nll is not None and one.gain > one.gain_error]
+    better = [one for one in tried if one.nll is not None and one.gain > ERRORS * one.gain_error]
     chosen = min(better, key=lambda one: one.nll or 0.0, default=tried[0])
     ranked = sorted(tried, key=lambda one: math.inf if one.nll is None else one.nll)
     return Selection(models[chosen.name], chosen.name, chosen.method, tuple(ranked))

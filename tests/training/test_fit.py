@@ -237,6 +237,7 @@ def test_iterables_need_num_data():
     "options",
     [
         {"epochs": 0}, {"epochs": 1.5}, {"epochs": True}, {"lr": 0}, {"lr": math.nan}, {"lr": "fast"}, {"clip": -1},
+        {"lr": 1e40}, {"scale_lr": 1e40},
         {"seed": 1.5}, {"seed": None}, {"batch_size": 0}, {"val_samples": 0}, {"kl_weight": -1}, {"kl_weight": "warm"},
         {"accumulate": 0}, {"accumulate": 2.5},
         {"num_data": 0}, {"num_data": 2.5}, {"task": "classify"}, {"task": nn.MSELoss()}, {"optimizer": "adam"},

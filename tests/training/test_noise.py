@@ -10,7 +10,9 @@ from torch import nn
 import leanbayes as lb
 from leanbayes.errors import ConfigError, DataError
 from leanbayes.methods.ensemble.layer import layers as ensemble_layers
-from leanbayes.training.noise import scale_noise_
+from leanbayes.training import data as feeds
+from leanbayes.training.noise import SHARE, limited_, scale_noise_
+from leanbayes.training.noise_trials import put_back
 
 METHODS = [
     lb.MeanField(),
@@ -157,6 +159,113 @@ def test_fit_tunes_where_it_has_held_out_data_and_is_not_told_otherwise():
     history = lb.fit(model, first, val=second, epochs=1, progress=False)
     assert history.to_dict()["tuning"]["factor"] == history.tuning.factor
     assert "chosen" in str(history.tuning)
+
+
+def line(count=200, seed=0):
+    """Targets that are a function of the inputs, all but a little noise, and a network that knows it."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(count, 4, generator=generator)
+    y = x.sum(1, keepdim=True) + 0.1 * torch.randn(count, 1, generator=generator)
+    model = nn.Sequential(nn.Linear(4, 64), nn.Identity(), nn.Linear(64, 1))
+    with torch.no_grad():
+        for layer, weight in ((model[0], torch.eye(4).repeat(16, 1)), (model[2], torch.full((1, 64), 1 / 16))):
+            layer.weight.copy_(weight)
+            layer.bias.zero_()
+    return model, (x, y)
+
+
+def ratio(model, data):
+    """The variance that noise adds to the outputs, relative to the squared residuals."""
+    said = lb.predict(model, data[0], samples=300, task=lb.Regression(std=1e-3), keep_samples=True)
+    return float(said.samples.var(0).mean() / (said.mean - data[1]).square().mean())
+
+
+@pytest.mark.parametrize("method", [lb.MeanField(), lb.Dropout(), lb.Patch(), lb.Ensemble(3), lb.Nested()], ids=str)
+def test_noise_starts_small_beside_the_residuals_of_a_regression(method):
+    model, data = line()
+    lb.bayesianize_(model, method)
+    before, methods = state(model), {name: m.method for name, m in model.named_modules() if hasattr(m, "method")}
+    feed = feeds.feed(data, batch_size=50, seed=0, training=False)
+    limits = limited_(model, lb.Regression(), feed, seed=0)
+    assert SHARE / 8 < ratio(model, data) < 1.5 * SHARE  # halved as often as needed, and no more
+    assert not limited_(model, lb.Regression(), feed, seed=0).factors
+    put_back(limits.undo)
+    assert same(before, state(model))
+    assert methods == {name: m.method for name, m in model.named_modules() if hasattr(m, "method")}
+
+
+class StopOnce(lb.Callback):
+    stopped = False
+
+    def epoch_end(self, state):
+        if not StopOnce.stopped:
+            StopOnce.stopped = True
+            raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("method", [lb.Dropout(0.3), lb.MeanField(), lb.Ensemble(2, method=lb.Dropout(0.3))], ids=str)
+def test_a_run_continued_from_other_weights_has_the_noise_that_it_began_with(method, tmp_path):
+    path, states, StopOnce.stopped = tmp_path / "run.ckpt", [], False
+    for shift in (0.0, 0.0, 5.0):  # the last has residuals so large that its own noise would stay as it is
+        model, (x, y) = line()
+        model[-1].bias.data += shift
+        lb.bayesianize_(model, method)
+        options = {"task": "regression", "epochs": 2, "batch_size": 50, "progress": False, "checkpoint": path}
+        if not StopOnce.stopped:
+            with pytest.raises(KeyboardInterrupt):
+                lb.fit(model, (x, y), val=(x, y), callbacks=[StopOnce()], **options)
+            written = path.read_bytes()
+        else:
+            path.write_bytes(written)
+            lb.fit(model, (x, y), val=(x, y), callbacks=[StopOnce()], resume=True, **options)
+            states.append((state(model), [m.mask.rate for m in model.modules() if hasattr(m, "mask")]))
+    assert same(states[0][0], states[1][0])
+    assert states[0][1] == states[1][1]
+
+
+def test_noise_stays_where_residuals_are_large_or_nothing_is_to_be_tuned():
+    model, (x, y) = line()
+    rough = x, y + torch.randn(y.shape, generator=torch.Generator().manual_seed(1))
+    lb.bayesianize_(model, lb.Dropout(0.05))
+    feed = feeds.feed(rough, batch_size=50, seed=0, training=False)
+    assert not limited_(model, lb.Regression(), feed, seed=0).factors
+    lb.fit(model, (x, y), val=(x, y), task="regression", epochs=1, tune=False, progress=False)
+    assert model[2].mask.rate == 0.05
+
+
+def test_training_keeps_the_means_of_a_network_whose_residuals_are_small():
+    errors = {}
+    for tune in (True, False):
+        model, (x, y) = line()
+        lb.bayesianize_(model, lb.Dropout(0.5))
+        options = {"task": "regression", "epochs": 10, "batch_size": 20, "progress": False, "tune": tune}
+        lb.fit(model, (x[:100], y[:100]), val=(x[100:], y[100:]), **options)
+        said = lb.predict(model, x[100:], samples=1, mean_only=True)
+        errors[tune] = float((said.mean - y[100:]).square().mean().sqrt())
+    assert errors[True] < 0.115  # 0.1 is the noise of the targets
+    assert errors[False] > 1.2 * errors[True]
+
+
+def test_a_run_that_does_not_start_leaves_the_noise_as_it_was():
+    model, (x, y) = line()
+    lb.bayesianize_(model, lb.Dropout(0.05))
+    wrong = torch.full_like(x, math.nan)
+    with pytest.raises(DataError, match="nan"):
+        lb.fit(model, (wrong, y), val=(x, y), task="regression", epochs=1, progress=False)
+    assert model[2].mask.rate == 0.05
+
+
+def test_a_resumed_regression_has_the_noise_of_its_start(tmp_path):
+    runs = []
+    for epochs, file in ((3, None), (1, "run"), (3, "run")):
+        model, (x, y) = line()
+        lb.bayesianize_(model, lb.Dropout(0.05))
+        own = {} if file is None else {"checkpoint": tmp_path / file, "resume": True}
+        options = {"task": "regression", "val": (x[100:], y[100:]), "batch_size": 20, "progress": False}
+        lb.fit(model, (x[:100], y[:100]), epochs=epochs, **options, **own)
+        runs.append(model)
+    assert same(state(runs[0]), state(runs[2]))
+    assert runs[0][2].method == runs[2][2].method
 
 
 def test_a_resumed_run_ends_with_the_same_noise(tmp_path):

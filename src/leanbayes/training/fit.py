@@ -20,13 +20,14 @@ from ..convert import record
 from ..data.dataset import class_names
 from ..errors import ConfigError, LeanBayesWarning
 from ..turns import training
-from . import arguments, callbacks as hooks, checkpoint as files, data
+from . import arguments, callbacks as hooks, checkpoint as files, data, snapshot
 from .elbo import ELBO
 from .history import History
 from .job import Job
 from .loop import Run
 from .natural_gradient import NaturalGradientSGD
-from .noise import tunable, tuned_
+from .noise import Limits, limited_, tunable, tuned_
+from .noise_trials import put_back
 from .processes import Parameters, in_precision
 from .progress import tell
 from .recalibrate import needs_whole_draws, recalibrate_
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 RECALIBRATION = 10_000
 """How many data BatchNorm's statistics are collected from after training: 50 whole networks with 200 data each."""
 
+_HIGHEST_RATE = 1e6  # far beyond any that learns, and far below what float32 overflows at
 _SHARDED = {"fsdp": "popen", "fsdp_spawn": "spawn", "fsdp_fork": "fork"}  # and how processes are started
 
 
@@ -104,7 +106,8 @@ def fit(
     recalibrate: training noise and the noise of `predict` differ (see the guide on BatchNorm), so that BatchNorm's
     statistics are collected anew at the end, from up to 10,000 data under whole draws of the weights. Frozen ones stay.
     tune: with ``val``, the amount of noise is chosen by it at the end (`tune_noise_`): a factor on the spread of all
-    that is random, and the noise of a regression that learns it. The history has what was tried, as ``tuning``.
+    that is random, and the noise of a regression that learns it. The history has what was tried, as ``tuning``. Before
+    a regression, noise is halved until the variance that it adds is at most 0.05 of the squared residuals of ``val``.
     early_stopping: a patience in epochs on val_nll, or an `EarlyStopping`. callbacks: see
     `leanbayes.training.callbacks`. val_samples: draws of the weights in validation.
 
@@ -145,11 +148,11 @@ def fit(
     counts = {"epochs": epochs, "batch_size": batch_size, "accumulate": accumulate, "val_samples": val_samples}
     for name, value in counts.items():
         checks.whole_number(name, value)
-    checks.number("lr", lr, above=0)
+    checks.number("lr", lr, above=0, at_most=_HIGHEST_RATE)
     if clip is not None:
         checks.number("clip", clip, above=0)
     if scale_lr is not None:
-        checks.number("scale_lr", scale_lr, at_least=0)
+        checks.number("scale_lr", scale_lr, at_least=0, at_most=_HIGHEST_RATE)
     if checkpoint_every is not None:
         checks.whole_number("checkpoint_every", checkpoint_every)
     if checkpoint is None and (resume or checkpoint_every is not None):
@@ -204,14 +207,20 @@ def fit(
             LeanBayesWarning,
             stacklevel=2,
         )
-    with training():
-        result = _launch(fabric, job)
+    held_out = None if val is None else data.feed(val, batch_size=batch_size, seed=seed, training=False)
+    limits = _limits(fabric, job, held_out if tune else None)
+    job.noise_factors = limits.factors
+    try:
+        with training():
+            result = _launch(fabric, job)
+    except BaseException:
+        put_back(limits.undo if elbo.step == 0 else [])
+        raise
 
     record.ensure(model).trained(elbo.likelihood.to_dict(), class_names(train_loader))
     if recalibrate and needs_whole_draws(model):
         recalibrate_(model, train_loader, data=RECALIBRATION, seed=seed)
-    if tune and val is not None and tunable(model, elbo.likelihood):
-        held_out = data.feed(val, batch_size=batch_size, seed=seed, training=False)
+    if tune and held_out is not None and tunable(model, elbo.likelihood):
         forward = partial(in_precision, fabric, model)
         options: Any = {"seed": seed, "recalibrate": recalibrate, "final": RECALIBRATION}
         result.tuning = tuned_(model, elbo.likelihood, held_out, train_loader, forward=forward, **options)
@@ -262,6 +271,22 @@ def _check_sharding(model: nn.Module, optimizer: Optimizer, callbacks: Sequence[
             f'strategy="fsdp": expected {wrong} between steps, where every process has a part of them; use '
             'strategy="ddp"'
         )
+
+
+def _limits(fabric: Fabric, job: Job, val: data.Feed | None) -> Limits:
+    """Give the noise the size that the run began with, or one that suits the residuals of ``val``.
+
+    Processes that were started from outside do not know each other yet: what cannot be read here is left to training,
+    where all of them raise.
+    """
+    try:
+        if (factors := snapshot.noise_factors(job)) is not None:
+            return Limits().apply_(job.model, *factors)
+        return Limits() if val is None else limited_(job.model, job.elbo.likelihood, val, seed=job.seed)
+    except Exception:
+        if fabric.world_size == 1:
+            raise
+        return Limits()
 
 
 def _launch(fabric: Fabric, job: Job) -> History:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from .trackers import Tracker
 
 @dataclass
 class Job:
-    """The arguments of `fit`, checked."""
+    """The arguments of `fit`, checked; noise_factors: what noise was multiplied by before the first step."""
 
     model: nn.Module
     elbo: ELBO
@@ -40,6 +40,7 @@ class Job:
     trackers: list[Tracker]
     progress: bool
     parameters: Parameters
+    noise_factors: list[float] = field(default_factory=list)
 
 
 class Step(nn.Module):

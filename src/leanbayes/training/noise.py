@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
@@ -14,12 +17,16 @@ from ..batches import accept
 from ..convert import record
 from ..errors import ConfigError
 from ..likelihoods import Likelihood, Regression, likelihood as as_likelihood
-from . import data as feeds
+from . import data as feeds, rng
 from .noise_trials import STATISTICS, STEP, Trials, Tuning, learns_noise, put_back, scaled
 from .recalibrate import can_recalibrate, recalibrate_
 from .validate import drawn
 
 SAMPLES = 8
+SHARE = 0.05
+"""The variance that noise may add to the outputs of a regression before training, relative to the squared residuals."""
+BATCHES, ROUNDS = 16, 3
+"""How many batches of held-out data say what noise adds before training, and how often they are asked."""
 
 
 def tune_noise_(
@@ -138,6 +145,65 @@ def tuned_(
     if best.std is not None and isinstance(meant, Regression):
         meant.start_at(torch.tensor(best.std))
     return Tuning(best.factor, best.std, tuple(tried.found))
+
+
+@dataclass
+class Limits:
+    """The factors that the noise of a model was multiplied by, one after another, and what puts it back."""
+
+    factors: list[float] = field(default_factory=list)
+    undo: list[Callable[[], None]] = field(default_factory=list)
+
+    def apply_(self, model: nn.Module, *factors: float) -> Limits:
+        """Multiply the noise of a model by further factors."""
+        for factor in factors:
+            self.factors.append(factor)
+            self.undo += scaled(model, factor)
+        return self
+
+
+def limited_(model: nn.Module, meant: Likelihood, val: feeds.Feed, *, seed: int) -> Limits:
+    """Halve the noise of a regression until it is small beside the residuals of ``val``.
+
+    Noise that is large beside the residuals of a trained network makes training undo what the network has learned: it
+    then learns to be robust against noise, at the expense of its means, and nothing that is chosen afterwards mends
+    those. Where a network has not been trained its residuals are large, and nothing changes.
+    """
+    limits = Limits()
+    if not isinstance(meant, Regression) or not scalable(model):
+        return limits
+    generators = val.generators()
+    states = [rng.state_of(generator) for generator in generators]
+    try:
+        for _ in range(ROUNDS):
+            spread, residual = _noise_and_residual(model, meant, val, seed)
+            if not spread > SHARE * residual > 0:
+                break
+            limits.apply_(model, 0.5 ** max(1, math.ceil(0.5 * math.log2(spread / (SHARE * residual)))))
+    except BaseException:
+        put_back(limits.undo)
+        raise
+    finally:
+        for generator, state in zip(generators, states, strict=True):
+            rng.set_state(generator, state)
+    return limits
+
+
+def _noise_and_residual(model: nn.Module, meant: Regression, val: feeds.Feed, seed: int) -> tuple[float, float]:
+    """The mean variance of the outputs over draws, and the mean square of what their mean misses; of a few batches."""
+    spread, residual, count = 0.0, 0.0, 0
+    every = _passes(model, val, partial(batches.call, model), SAMPLES, seed)
+    with torch.no_grad():
+        for passes in itertools.islice(every, BATCHES):
+            said = list(passes)
+            outputs = [batches.output_tensor(result) for result, _ in said]
+            each = torch.stack([meant.mean_and_noise(output)[0].double() for output in outputs])
+            variance = each.var(0)
+            error = (each.mean(0) - meant.align(outputs[0], batches.targets_of(*said[0]))).square()
+            spread += float(variance.sum())
+            residual += float((error - variance / len(each)).sum())  # less what the mean of a few draws still varies
+            count += error.numel()
+    return spread / max(count, 1), max(residual, 0.01 * spread) / max(count, 1)
 
 
 def _passes(

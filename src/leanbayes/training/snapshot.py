@@ -18,9 +18,10 @@ from .guard import finite
 from .stored_sizes import completed, sparse_weights
 
 if TYPE_CHECKING:
+    from .job import Job
     from .loop import Run
 
-_SINCE_0_2 = {"free", "feed"}  # keys that version 0.1 did not write
+_SINCE_0_2 = {"free", "feed", "noise_factors"}  # keys that version 0.1 did not write
 # What torch's optimisers keep for every number of a parameter, and so in its shape.
 _ELEMENTWISE = {
     "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "grad_avg", "acc_delta", "sum",
@@ -70,6 +71,19 @@ def find(run: Run) -> dict[str, Any] | None:
     return processes.together(run.fabric, read)
 
 
+def noise_factors(job: Job) -> list[float] | None:
+    """What the run that is continued multiplied its noise by before its first step; None if none is continued.
+
+    Rates of dropout are options of a method, which a checkpoint compares and does not restore.
+    """
+    if not job.resume or job.checkpoint is None or not job.checkpoint.exists():
+        return None
+    factors = checkpoint.read(job.checkpoint).get("noise_factors", [])
+    if not isinstance(factors, list) or not all(type(f) is float and 0 < f < 1 for f in factors):
+        raise ArtifactError(f"{job.checkpoint}: expected factors of its noise between 0 and 1, found {factors!r}")
+    return factors
+
+
 def begin(run: Run) -> None:
     """Write the first checkpoint, which holds the initial weights; what cannot be written is refused now."""
     if run.job.checkpoint is not None:
@@ -90,6 +104,7 @@ def take(run: Run) -> dict[str, Any]:
     return {
         "settings": run.fixed,
         "free": run.free,
+        "noise_factors": job.noise_factors,
         "model": job.parameters.gathered(dict(job.model.state_dict())),
         "elbo": dict(job.elbo.state_dict()),
         "optimizer": job.parameters.gathered(job.optimizer.state_dict()),
