@@ -215,3 +215,21 @@ def test_ordered_latents(first: str, metric: str, scale: int) -> None:
             found.setdefault((row["method"], row["dataset"]), {})[row["setting"]] = cell
     table = {(method, data): cells for method, data, *cells in rows("docs/papers/ordered-latents.md", first)}
     assert table == {key: [at.get(part, "") for part in (0.25, 0.5, 0.75, 1.0)] for key, at in found.items()}
+
+
+def test_segmentation() -> None:
+    found = {
+        row["method"]: row["metrics"]
+        for row in load("results/lung-segmentation.cpu.json")["rows"]
+        if row["setting"] == 16
+    }
+    table = rows("docs/papers/segmentation.md", "| model | GED, unbiased |")
+    assert {row[0] for row in table} == found.keys()
+    for method, *cells in table:
+        own = found[method]
+        interval = " to ".join(f"{own[f'GED, unbiased, {end}']['mean']:.3f}" for end in ("low", "high"))
+        unbiased, *others = (
+            spread(own[name], 3) if own[name]["mean"] is not None else "-"  # all samples empty
+            for name in ("GED, unbiased", "GED", "Dice of the mean", "correlation of variances")
+        )
+        assert cells == [unbiased, interval, *others], method

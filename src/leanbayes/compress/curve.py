@@ -146,6 +146,8 @@ def pruning_curve(
     if not chosen or not shares:
         raise ConfigError("by, fractions: expected at least one of each, received none")
     loader = accept(loader, model, name="loader", error=EvaluationError)
+    if example_input is not None:
+        example_input = accept(example_input, name="example_input", arguments=True)
     feed.repeatable(loader, "loader", "every fraction")
     meaning = resolve_task(model, task)
     if meaning.task != "classification":

@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .. import checks
+from .. import batches, checks
 from ..convert.channels import ChannelGraph, channel_graph
 from ..errors import ConfigError, ConversionError, LeanBayesWarning
 from ..report.table import as_text, table
@@ -136,6 +136,8 @@ def prune_(
     checks.flag("channels", channels)
     if checks.whole_number("round_to", round_to) > 1 and not channels:
         raise ConfigError(f"round_to: expected with channels=True only, received {round_to}")
+    if example_input is not None:
+        example_input = batches.accept(example_input, name="example_input", arguments=True)
     threshold = check(fraction, threshold, by, scope)
     if by == "kappa" and (scores is None) == (loader is None):
         raise ConfigError(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -13,7 +12,7 @@ from ..errors import ConversionError
 from ..latents.code import LatentNoise, Moments, gaussian_kl
 from ..latents.config import GaussianLatents, OrderedLatents
 from ..latents.ordered import Annealing
-from ..ordering import BernoulliChain, expected_cost, slope, tail_kl
+from ..ordering import BernoulliChain, expected_cost, slope, tail_kl, with_floor
 from ..ordering.ordered import Ordered
 from ..sampling import context
 
@@ -102,12 +101,10 @@ class OrderedConditionalCode(Ordered, ConditionalCode):
         return self.draw(*q) * mask, kl
 
     def tails_of(self, scores: Tensor) -> Tensor:
-        """log beta_j, (batch, K), of what a linear layer says; a share of ``floor`` is spread evenly."""
-        log_beta, floor = F.log_softmax(scores, -1), self.config.floor
-        if floor:
-            even = torch.full_like(log_beta, math.log(floor / self.nodes))
-            log_beta = torch.logaddexp(log_beta + math.log1p(-floor), even) if floor < 1 else even
-        return self.within_limit(log_beta)
+        """log beta_j, (batch, K), of what a linear layer says and of the floor."""
+        config = self.config
+        whole = config.whole if config.tails == "learned" else 0.0
+        return self.within_limit(with_floor(F.log_softmax(scores, -1), config.floor, whole))
 
     def tails(self) -> Tensor:
         """log beta_j, (K,), where it does not depend on the image."""

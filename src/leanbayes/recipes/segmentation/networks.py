@@ -2,9 +2,10 @@
 
 All models have the same U-Net, whose outputs start at the share of each class, and see the same slices for the same
 number of steps, with Adam at 5e-3 that falls linearly to 0; each step takes the mask of one expert of each image at
-random. Members of the ensemble have as many steps each. The rate of dropout is chosen on validation patients. BN3 is
-trained at the widths that it is asked at, and the weights of its last layer start at zero: narrow networks have its
-first channels alone, and could not answer with foreground where all of these happened to start with votes against it.
+random. Members of the ensemble have as many steps each, and so has each width of BN3. The rate of dropout is chosen on
+validation patients. BN3 is trained at the widths that it is asked at, and the weights of its last layer start at zero:
+narrow networks have its first channels alone, and could not answer with foreground where all of these happened to start
+with votes against it.
 "ND-PUNet" is VND-PUNet with every length of the code equally often, nested dropout on the code; the tails of VND-PUNet
 are learned, but for 30 % that are spread evenly, without which nothing but the full length would be trained. Patients
 of the test part are in no other part. The authors train for more epochs at 1e-4 and full width, with a KL of weight 10;
@@ -169,11 +170,13 @@ class Setup:
         )
         ensemble = lb.Ensemble(members=self.members, init="fresh")
         return {
-            "VND-PUNet": replace(base, latents=lb.OrderedLatents(self.size, floor=0.3, **HARD)),
+            "VND-PUNet": replace(base, latents=lb.OrderedLatents(self.size, floor=0.3, whole=0.0, **HARD)),
             "ND-PUNet": replace(base, latents=lb.OrderedLatents(self.size, "uniform", floor=0.0, **HARD)),
             "P-UNet": replace(base, latents=lb.GaussianLatents(self.size)),
             "D-UNet": self.dropout(self.rates[0]),
-            "BN3": replace(base, methods={"*": nested}, kl_weight=0.1, zero_head=True),
+            "BN3": replace(
+                base, methods={"*": nested}, kl_weight=0.1, zero_head=True, epochs=len(self.widths) * base.epochs
+            ),
             "E-UNet": replace(base, methods={"*": ensemble}, epochs=self.members * base.epochs),
         }
 
