@@ -21,7 +21,7 @@ from leanbayes.methods import MeanField, SparseSubspace
 from leanbayes.priors import Normal
 from leanbayes.sampling import using
 from leanbayes.training import snapshot
-from leanbayes.training.callbacks import Callback, State, callbacks
+from leanbayes.training.callbacks import HOOKS, Callback, State, callbacks
 from leanbayes.training.fit import fit
 from leanbayes.training.natural_gradient import NaturalGradientSGD
 
@@ -161,6 +161,16 @@ class Broken(TensorDataset):
         return super().__getitem__(index)
 
 
+class Raises(Callback):
+    """Fails in one hook of one process; the others have no such callback."""
+
+    def __init__(self, hook: str) -> None:
+        setattr(self, hook, self.fail)
+
+    def fail(self, state: State) -> None:
+        raise OSError("the disk of the callback is full")
+
+
 def failing(folder: Path, fault: str, **where: Any) -> None:
     """Something goes wrong on one process alone, and every process says so; nobody waits."""
     rank = int(os.environ["RANK"])
@@ -179,6 +189,8 @@ def failing(folder: Path, fault: str, **where: Any) -> None:
         where |= {"checkpoint": folder / str(rank) / "run", "resume": True}
     elif fault == "write":
         where |= {"checkpoint": folder / "run"}
+    elif fault in HOOKS and rank == 0:
+        where |= {"callbacks": [Raises(fault)]}
     if fault == "val labels":  # not in the first batch, which is looked at before the first step
         x, labels = x[[1] * 4 + [0]], labels[[1] * 4 + [0]]
         where |= {"val": DataLoader(TensorDataset(x, labels), batch_size=1)}
@@ -231,7 +243,7 @@ def two(processes: Any, tmp_path: Path) -> Callable[..., Path]:
         for child in children:
             child.start()
         for child in children:
-            child.join(timeout=100)
+            child.join(timeout=300)  # a busy machine takes long to import torch
             if child.is_alive():
                 child.kill()
         assert [child.exitcode for child in children] == [0, 0]
@@ -333,6 +345,7 @@ def test_a_nan_on_one_process_stops_both(two, strategy):
         ("lengths", "as many batches on every process", "as many batches on every process"),
         ("checkpoint of one", "1 do; use a shared folder", "1 do; use a shared folder"),
         ("write", "no space left", "another process"),
+        *((hook, "the disk of the callback", "another process") for hook in HOOKS),
     ],
 )
 def test_a_failure_on_one_process_is_raised_by_all(two, fault, message, elsewhere):

@@ -17,7 +17,11 @@ from .trackers import Tracker
 
 @dataclass
 class Job:
-    """The arguments of `fit`, checked; noise_factors: what noise was multiplied by before the first step."""
+    """The arguments of `fit`, checked.
+
+    of_methods: callbacks that the model needs, which may wait for other processes. own: those of the user.
+    noise_factors: what noise was multiplied by before the first step.
+    """
 
     model: nn.Module
     elbo: ELBO
@@ -32,7 +36,8 @@ class Job:
     seed: int
     clip: float | None
     val_samples: int
-    callbacks: list[Any]
+    of_methods: list[Any]
+    own: list[Any]
     checkpoint: Path | None
     checkpoint_every: int | None
     resume: bool
@@ -41,6 +46,11 @@ class Job:
     progress: bool
     parameters: Parameters
     noise_factors: list[float] = field(default_factory=list)
+
+    @property
+    def callbacks(self) -> list[Any]:
+        """All callbacks, in the order they are called."""
+        return [*self.of_methods, *self.own]
 
 
 class Step(nn.Module):

@@ -79,7 +79,7 @@ class Run:
     def _train(self) -> History:
         job, fabric = self.job, self.fabric
         stored = snapshot.find(self)
-        notify(job.callbacks, "fit_start", self.state)
+        self._notify("fit_start")
         with rng.preserved(fabric.device), kept_modes(job.model):
             if not job.model.training:  # otherwise modules that were frozen in eval mode stay so
                 job.model.train()
@@ -117,7 +117,7 @@ class Run:
             while self.state.epoch < job.epochs and self.state.stop is None:
                 self._epoch(bar)
                 journal.append(self.history.last)
-            notify(job.callbacks, "fit_end", self.state)
+            self._notify("fit_end")
         finally:
             journal.close()
             bar.close()
@@ -140,7 +140,7 @@ class Run:
         processes.synchronise_buffers(self.fabric, job.model)
         state.row = self._row(started)
         bar.epoch(state.row)
-        notify(job.callbacks, "epoch_end", state)
+        self._notify("epoch_end")
         if job.scheduler is not None and job.scheduler_every == "epoch":
             self._schedule(state.row)
         self.history.rows.append(plain(state.row))
@@ -191,7 +191,7 @@ class Run:
         if job.scheduler is not None and job.scheduler_every == "step":
             self._schedule(None)
         state.step += 1
-        notify(job.callbacks, "after_step", state)
+        self._notify("after_step")
         self.sums.add(count, numbers, terms)
         return numbers
 
@@ -210,7 +210,7 @@ class Run:
             share * job.elbo(job.model, self._forward(inputs, targets), targets).loss
             for share, (inputs, targets) in zip(shares, (self._placed(part) for part in parts), strict=True)
         )
-        notify(job.callbacks, "before_step", state)
+        self._notify("before_step")
         self.optimizer.zero_grad()
         found = []
         with self.unused.shapes():
@@ -221,7 +221,7 @@ class Run:
         state.terms = terms = averaged([terms for terms, _ in found], shares)
         scaler = option(fabric.strategy.precision, "scaler")
         state.scale = 1.0 if scaler is None else float(scaler.get_scale())
-        notify(job.callbacks, "after_backward", state)
+        self._notify("after_backward")
         norm: Any = None
         if job.clip is not None:
             norm = fabric.clip_gradients(self.module, self.optimizer, max_norm=job.clip, error_if_nonfinite=False)
@@ -320,6 +320,11 @@ class Run:
     def _forward(self, inputs: Any, targets: Any = None) -> Any:
         """A forward pass past DDP, whose synchronisation would wait for processes that have fewer batches."""
         return processes.in_precision(self.fabric, self.job.model, inputs, targets)
+
+    def _notify(self, hook: str) -> None:
+        """Call a hook of all callbacks; where one of the user's fails on one process, all processes raise."""
+        notify(self.job.of_methods, hook, self.state)
+        processes.together(self.fabric, partial(notify, self.job.own, hook, self.state))
 
     def _schedule(self, row: dict[str, Any] | None) -> None:
         if isinstance(self.job.scheduler, ReduceLROnPlateau):
