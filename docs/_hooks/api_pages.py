@@ -36,8 +36,9 @@ GROUPS = {
     "segmentation": ("Segmentation", "ProbabilisticUNet probabilistic_unet"),
     "deployment": (
         "Deployment",
-        "cost prune_ pruning_curve PruningCurve zero_means_ extract Cascade distill nested_student "
-        "width_correlation WidthCorrelation save load export read_export quantize_export set_width_ widths "
+        "cost benchmark Benchmark scaling Scaling prune_ pruning_curve PruningCurve zero_means_ extract Cascade "
+        "distill nested_student width_correlation WidthCorrelation save load export read_export quantize_export "
+        "set_width_ widths "
         "importance likely_width truncate_ push_to_hub from_hub",
     ),
     "estimators": ("scikit-learn estimators", "BayesClassifier BayesRegressor"),

@@ -17,6 +17,7 @@ from .registry import methods as _methods
 if TYPE_CHECKING:
     from .artifacts import load as load, save as save
     from .auto import Selection as Selection, auto as auto
+    from .benchmark import Benchmark as Benchmark, Scaling as Scaling, benchmark as benchmark, scaling as scaling
     from .compress.cascade import Cascade as Cascade
     from .compress.correlation import WidthCorrelation as WidthCorrelation, width_correlation as width_correlation
     from .compress.curve import PruningCurve as PruningCurve, pruning_curve as pruning_curve
@@ -110,6 +111,7 @@ if TYPE_CHECKING:
 _NAMES = {
     "artifacts": "load save",
     "auto": "Selection auto",
+    "benchmark": "Benchmark Scaling benchmark scaling",
     "compress.cascade": "Cascade",
     "compress.correlation": "WidthCorrelation width_correlation",
     "compress.curve": "PruningCurve pruning_curve",

@@ -13,6 +13,7 @@ from tests.soak.worker import outcomes
 
 CASES = 300
 NOT_CALLED = {"__version__", "BayesRegressor", "Callback", "Comparison", "Evaluation", "LeanBayesError"} | {
+    "Benchmark", "Scaling"} | {
     "Generation", "LeanBayesWarning", "Plan", "Predictive", "PruningCurve", "Selection", "WidthCorrelation"} | {
     "Tuning", "HFTrainerMixin", "LightningCallback", "MLflowTracker", "TensorBoardTracker", "WandbTracker"} | {
     "from_hub", "push_to_hub"}  # fmt: skip

@@ -34,6 +34,7 @@ COMMANDS = (
     "export",
     "serve",
     "plan",
+    "bench",
     "reproduce",
 )
 """In the order of the help; each is a dataclass of its name in a module of its name."""

@@ -16,9 +16,9 @@ from ...costs import cost
 from ...data import DataSet, load
 from ...evaluation.metrics import brier, calibration, classification
 from ...evaluation.metrics.ood import auroc
+from ...timing import in_turns, times_as_long, training_step
 from ..corrupted import Sweep
 from ..results import Metrics
-from ..timing import in_turns, times_as_long, training_step
 from .training import OneCycle
 
 Answer = Callable[[Tensor], Tensor]

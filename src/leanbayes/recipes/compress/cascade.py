@@ -28,10 +28,10 @@ from ...data import DataSet, load
 from ...evaluation.metrics import calibration, classification
 from ...methods.nested import WEIGHTS
 from ...prediction import Predictive
+from ...timing import in_turns, times_as_long
 from ..experiment import Cell, Experiment
 from ..nested.networks import NestedTraining
 from ..results import Measured, Metrics
-from ..timing import in_turns, times_as_long
 from ..training import network_cell
 
 WIDTHS = (0.25, 0.5, 1.0)

@@ -25,11 +25,11 @@ import leanbayes as lb
 from ...data import DataSet, load as load_data
 from ...evaluation.metrics import ood
 from ...prediction.moments import check_moments
+from ...timing import in_turns, times_as_long
 from ..experiment import Cell, Experiment
 from ..results import Measured
 from ..sparse.measures import scores
 from ..sparse.networks import SparseSetup, SparseTraining, digits, lenet
-from ..timing import in_turns, times_as_long
 from ..training import network_cell
 
 RIVALS: dict[str, dict[str, Any]] = {

@@ -20,10 +20,10 @@ import torch
 
 import leanbayes as lb
 
+from ...timing import in_turns, times_as_long, training_step
 from ..experiment import Cell, Experiment
 from ..jobs import Jobs
 from ..results import Measured
-from ..timing import in_turns, times_as_long, training_step
 from .networks import SETUPS, NestedSetup
 
 PAPER: dict[str, dict[str, float]] = {

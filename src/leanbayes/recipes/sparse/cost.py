@@ -25,11 +25,11 @@ from torch import Tensor
 import leanbayes as lb
 
 from ...costs import cost, training_bytes
+from ...timing import in_turns, times_as_long, training_step
 from ..experiment import Cell, Experiment
 from ..figures.charts import lines
 from ..jobs import Jobs
 from ..results import Measured
-from ..timing import in_turns, times_as_long, training_step
 from .networks import SparseSetup, SparseTraining, digits, lenet, published, resnet
 
 

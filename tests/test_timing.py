@@ -2,7 +2,7 @@
 
 import pytest
 
-from leanbayes.recipes import timing
+from leanbayes import timing
 
 
 def test_turns_and_their_median_ratio(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor, nn
@@ -54,3 +56,37 @@ def times_as_long(others: Sequence[float], own: Sequence[float]) -> float:
     3.0
     """
     return statistics.median(a / b for a, b in zip(others, own, strict=True))
+
+
+@dataclass(frozen=True)
+class Ratio:
+    """How many times as long something takes: the median over turns, and an interval that has it 19 times in 20.
+
+    >>> str(Ratio(2.114, 2.06, 2.2))
+    '2.11x (2.06 to 2.20)'
+    """
+
+    median: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.median:.2f}x ({self.low:.2f} to {self.high:.2f})"
+
+
+def ratio(others: Sequence[float], own: Sequence[float]) -> Ratio:
+    """How many times as long the others took, turn by turn; the interval needs no assumption but independent turns.
+
+    The k-th smallest and the k-th largest of n ratios enclose the median unless fewer than k of them are on one side of
+    it, as the number of heads among n coins. Of five turns or fewer, the interval is all that was seen.
+
+    >>> ratio([2.0, 6.0, 3.0], [1.0, 2.0, 1.0])
+    Ratio(median=3.0, low=2.0, high=3.0)
+    """
+    found = sorted(a / b for a, b in zip(others, own, strict=True))
+    n, k, below = len(found), 0, 0.5 ** len(found)
+    while below <= 0.025 and k < n // 2:
+        k += 1
+        below += math.comb(n, k) * 0.5**n
+    k = max(k, 1)
+    return Ratio(statistics.median(found), found[k - 1], found[n - k])
