@@ -134,6 +134,23 @@ def test_the_best_tails_cannot_be_bettered() -> None:
     assert slope.abs().max() < 1e-12
 
 
+def test_without_its_kl_the_bound_is_larger() -> None:
+    """A17 leaves -KL out of A16: what it maximises is above the bound, by an amount that differs between tails."""
+    prior = chain(PI).log_tails
+    left_out = torch.stack([tail_kl(chain(mu).log_tails, prior) for mu in (MU, PI, MU[::-1])])
+    assert float(left_out.min()) == pytest.approx(0, abs=1e-12)
+    assert float(left_out.max()) > 0.5
+
+
+def test_the_kl_of_a_shared_draw_is_not_the_sum_over_layers() -> None:
+    """Two layers with uniform tails of K widths and independent priors: one mask for both costs log K, not 0."""
+    uniform = torch.full((4,), 0.25, dtype=torch.double)
+    joint, independent = torch.diag(uniform), uniform[:, None] * uniform
+    shared = torch.special.xlogy(joint, joint / independent).sum()
+    assert float(shared) == pytest.approx(math.log(4))
+    assert float(2 * tail_kl(uniform.log(), uniform.log())) == 0
+
+
 def test_bad_arguments_are_refused() -> None:
     with pytest.raises(ConfigError, match="either probs or logits, received none"):
         BernoulliChain()

@@ -9,7 +9,7 @@ from torch import nn
 import leanbayes as lb
 from leanbayes.errors import ConfigError, ConversionError
 from leanbayes.kl import unscaled_sum
-from leanbayes.methods.nested import rules as nested_rules
+from leanbayes.methods.nested import config as nested_config, rules as nested_rules
 from leanbayes.models import mobilenet_v2, resnext_cifar, vgg11_bn
 from leanbayes.ordering.unit import units
 from leanbayes.training.callbacks import State, notify
@@ -256,3 +256,15 @@ def test_layers_of_several_sizes_are_equally_wide_under_given_tails():
     shares = sorted([unit.fraction(nodes) for unit, nodes in zip(every, one, strict=True)] for one in drawn)
     assert [round(min(one), 2) for one in shares] == [0.19, 0.44, 0.81, 1.0]
     assert all(max(one) - min(one) <= 1 / 8 for one in shares)  # a channel of the narrowest layers
+
+
+def test_a_nested_network_pays_for_its_weights_as_often_as_they_are_kept():
+    """Equation 12: under uniform tails a middle layer pays for its weights half of the time, a plain one always."""
+    sizes = []
+    for method in (nested_config.WEIGHTS, lb.Nested(tails="uniform", groups=32, base_groups=1)):
+        torch.manual_seed(0)
+        model = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(3)))
+        lb.bayesianize_(model, method)
+        sizes.append(float(lb.kl_sum(model).detach()))
+    keep = sum(range(1, 33)) / 32**2  # the mean over groups of the probability that a group is kept
+    assert sizes[1] / sizes[0] == pytest.approx((2 * keep + 1) / 3, rel=1e-3)  # the last layer's outputs are all kept

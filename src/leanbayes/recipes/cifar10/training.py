@@ -91,14 +91,14 @@ class FineTuning(OneCycle):
 
     def network_of(self, jobs: Jobs, seed: int, data: DataSet) -> nn.Module:
         """The network, trained on now, or read back."""
-        assert self.plain is not None
-        plain = self.plain.network_of(jobs, seed, data)
 
         def train(**options: Any) -> nn.Module:
+            assert self.plain is not None
+            network = self.plain.network_of(jobs, seed, data)
             torch.manual_seed(1000 + seed)
-            self.convert_(plain)
-            self.fit_(plain, seed, data, **options)
-            return plain
+            self.convert_(network)
+            self.fit_(network, seed, data, **options)
+            return network
 
         label = f"  training {', '.join(self.key()['methods'].values()) or 'the plain network'} on, seed {seed}"
         return jobs.network(self.key(seed), fresh=partial(self.network, data), train=train, label=label)
