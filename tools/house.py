@@ -18,7 +18,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "leanbayes"
 APART = ("recipes",)
 """Rooms whose imports are counted by themselves: recipes are listed by the command line without importing torch."""
 TABLES = ("__init__.py", "auto.py", "benchmark", "moved.py", "recipes")
-"""Rooms whose business is to name methods: public names, methods to try and time, old names, the papers' experiments."""
+"""Rooms whose business is to name methods: public and old names, methods to try and to time, papers' experiments."""
 LIMITS = {
     "imports in functions": 58,
     "imports in functions of recipes": 5,
