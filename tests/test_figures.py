@@ -35,11 +35,23 @@ def by_method(path: str, dataset: str = "") -> dict[str, dict[str, Any]]:
     return {row["method"]: row["metrics"] for row in load(path)["rows"] if row["dataset"].startswith(dataset)}
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/papers/baselines.md"])
-def test_baselines(page: str) -> None:
+@pytest.mark.parametrize("page", ["README.md", "docs/papers/cifar10.md"])
+def test_cifar10(page: str) -> None:
+    found = by_method("results/cifar10.cpu.json")
+    names = (("accuracy", 1, 100), ("nll", 3, 1), ("ece", 3, 1), ("svhn AUROC", 3, 1), ("corruption error", 3, 1))
+    table = rows(page, "| | accuracy, % | NLL")
+    assert {row[0] for row in table} == found.keys()
+    for method, *cells in table:
+        metrics = found[method]
+        expected = [spread(metrics[name], digits, scale) for name, digits, scale in names]
+        costs = [f"{metrics['parameters']['mean']:,.0f}", *(f"{metrics[n]['mean']:.1f}" for n in ("epochs", "passes"))]
+        assert cells == [*expected, *costs], method
+
+
+def test_baselines() -> None:
     found = by_method("results/baselines.cpu.json")
     names = ("accuracy", "nll", "ece", "not-digits/letters AUROC", "not-digits/photos AUROC")
-    table = rows(page, "| | accuracy | NLL")
+    table = rows("docs/papers/baselines.md", "| | accuracy | NLL")
     assert {row[0] for row in table} == found.keys()
     for method, *cells in table:
         expected = [spread(found[method][name], 3) for name in names]

@@ -85,6 +85,8 @@ _SUMMARIES = {
     "sparse-criteria":
         "sparse subspace VI, figures 2 right and 5, tables 5 to 7: removal criteria by sigma, and what they agree on",
     "sparse-density": "sparse subspace VI, figure 2 left: accuracy and calibration against density, beside RigL's",
+    "sparse-equal-time":
+        "what plain, dense variational and sparse networks of several widths have learned after the same seconds",
     "sparse-init": "sparse subspace VI, figure 3 right: sigma of new weights; and training without the KL's warm-up",
     "sparse-ood": "sparse subspace VI, table 3: AUROC and AUPR of out-of-domain data, beside dense VI and RigL",
     "student":
