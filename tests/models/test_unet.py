@@ -43,10 +43,12 @@ def test_images_that_are_too_small_are_refused() -> None:
         unet(0)
 
 
-@pytest.mark.parametrize("norm", ["batch", "instance", "none"])
-def test_what_is_extracted_is_what_was_masked(norm: Any) -> None:
+@pytest.mark.parametrize(("norm", "trained"), [("batch", False), ("batch", True), ("instance", False), ("none", False)])
+def test_what_is_extracted_is_what_was_masked(norm: Any, trained: bool) -> None:
     torch.manual_seed(0)
     model, x = unet(widths=(8, 12, 16), norm=norm), torch.randn(3, 1, 18, 15)
+    if trained:
+        model(x)  # BatchNorm has seen a batch: channels go by importance
     plan = lb.bayesianize_(model, lb.Nested(groups=8, base_groups=2))
     assert sum("orders" in (entry.why or "") for entry in plan.entries) == 10  # all but the last layer
     model.train()

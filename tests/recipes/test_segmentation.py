@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from leanbayes.convert import record
 from leanbayes.data import DataSet, load
 from leanbayes.data.dataset import Part
 from leanbayes.likelihoods import Segmentation
+from leanbayes.ordering.unit import units
 from leanbayes.recipes.catalogue import find
 from leanbayes.recipes.jobs import Jobs
 from leanbayes.recipes.segmentation import networks
@@ -28,8 +30,11 @@ def test_all_models_see_the_same_slices_for_as_many_steps() -> None:
         assert len({str(cell.key) for cell in cells}) == len(cells) == 6
     setup = SETUPS["cpu"]
     trained = setup.trainings()
-    assert trained.pop("E-UNet").epochs == setup.members * setup.training.epochs
-    assert {one.epochs for one in trained.values()} == {setup.training.epochs}
+    assert trained["E-UNet"].epochs == setup.members * setup.training.epochs
+    assert trained["BN3"].epochs == len(setup.widths) * setup.training.epochs  # the plain ones are among them
+    assert 0 < trained["BN3"].plain < trained["BN3"].epochs
+    alone = {name: one for name, one in trained.items() if name not in ("BN3", "E-UNet")}
+    assert {(one.epochs, one.plain) for one in alone.values()} == {(setup.training.epochs, 0)}
     assert {str((one.widths, one.patients, one.slices, one.lr, one.batch_size)) for one in trained.values()} == {
         str((setup.training.widths, setup.training.patients, setup.training.slices, 5e-3, setup.training.batch_size))
     }
@@ -57,6 +62,36 @@ def test_rows_of_lengths_and_widths_have_the_names_of_the_paper(tmp_path: Path) 
     assert [row["GED"] for row in again] == [row["GED"] for row in rows]
     names = {row["method"] for row in measured(replace(setup, widths=(0.46, 1.0)), "BN3", jobs, 0)["rows"]}
     assert names == {"46%-BN3", "100%-BN3"} <= set(PAPER)
+
+
+def test_bn3_begins_as_the_plain_unet_and_goes_on_from_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    training = SETUPS["smoke"].trainings()["BN3"]
+    data, rates, calls = training.load(), list[float](), list[tuple[bool, int]]()
+    fit = lb.fit
+
+    def watched(model: nn.Module, *given: object, **options: Any) -> object:
+        calls.append((bool(record.conversions(model)), options["epochs"]))
+        schedule = options["scheduler"](torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0))
+        for _ in range(options["epochs"]):
+            rates.extend(schedule.get_last_lr())
+            schedule.optimizer.step()
+            schedule.step()
+        return fit(model, *given, **options)
+
+    monkeypatch.setattr(lb, "fit", watched)
+    checkpoint = tmp_path / "one.checkpoint"
+    model = training.train(0, data, checkpoint=checkpoint, resume=True)
+    assert calls == [(False, 3), (True, 1)]
+    assert rates == [1.0, 0.75, 0.5, 0.25]  # one schedule for all
+    assert [file.name for file in tmp_path.iterdir() if file.suffix == ".plain"] == []
+    order = [unit.steps.of for unit in units(model)]
+    assert any(list(of) != sorted(of) for of in order)  # by importance
+    again = training.train(0, data)
+    images = data.test.tensors[0]
+    torch.testing.assert_close(lb.predict(again, images, samples=2).probs, lb.predict(model, images, samples=2).probs)
+    lb.save(model, tmp_path / "a.safetensors")
+    read = lb.load(tmp_path / "a.safetensors", into=training.network(data))
+    assert [unit.steps.of for unit in units(read)] == order
 
 
 def test_the_rate_of_dropout_is_the_best_one_on_validation_patients(monkeypatch: pytest.MonkeyPatch) -> None:
