@@ -194,7 +194,7 @@ class Setup:
             "ND-PUNet": replace(base, latents=lb.OrderedLatents(self.size, "uniform", floor=0.0, **HARD)),
             "P-UNet": replace(base, latents=lb.GaussianLatents(self.size)),
             "D-UNet": self.dropout(self.rates[0]),
-            "BN3": replace(base, methods={"*": nested}, kl_weight=0.1, epochs=epochs, plain=3 * epochs // 4),
+            "BN3": replace(base, methods={"*": nested}, kl_weight=0.1, epochs=epochs, plain=2 * epochs // 5),
             "E-UNet": replace(base, methods={"*": ensemble}, epochs=self.members * base.epochs),
         }
 
