@@ -142,6 +142,16 @@ def test_accuracy_of_sparse_subspaces() -> None:
             assert float(density) == pytest.approx(100 * metrics["density"]["mean"], abs=0.051), name
 
 
+def test_addition_and_new_weights() -> None:
+    found = [row for name in ("addition", "init") for row in load(f"results/sparse-{name}.cpu.json")["rows"]]
+    expected = [
+        [row["method"], str(row["setting"]), spread(m["accuracy"], 1, 100), spread(m["nll"], 3), spread(m["ece"], 3)]
+        for row in found
+        for m in [row["metrics"]]
+    ]
+    assert rows("docs/papers/sparse-subspace.md", "| | setting | accuracy, % | NLL | ECE |") == expected
+
+
 @pytest.mark.parametrize(
     ("dataset", "begins"), [("resnet18", "| vanilla | 0.0 % | 46.5"), ("pyramidnet", "| vanilla | 0.0 % | 53.1")]
 )
