@@ -1,8 +1,9 @@
 """Eight bits in exported networks: what they do to accuracy, calibration, latency and the size of a file.
 
 LeNet-5 with `MeanField`, trained on Fashion-MNIST; exported at the means and with frozen samples, then quantised with
-scales found on 2,048 images of the training data. Latency is onnxruntime's on one thread, minima of interleaved rounds,
-and ratios are the time of float32 over that of int8. Needs `pip install 'leanbayes[onnx]'`.
+scales found on 2,048 images of the training data. Latency is the processor time of onnxruntime on one thread, which
+others on the machine disturb least: minima of interleaved rounds. Ratios are the time of float32 over that of int8.
+Needs `pip install 'leanbayes[onnx]'`.
 
     python benchmarks/int8.py
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import statistics
 import tempfile
+import time
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -62,7 +64,8 @@ def main() -> None:
                 row.setdefault("bytes", []).append(float(Path(files[name]).stat().st_size))
         for rows in (1, 128):
             runs = {name: partial(graph.run, x[:rows]) for name, graph in graphs.items()}
-            for name, seconds in interleaved(runs, 3 if options.quick else options.repeats).items():
+            rounds = 3 if options.quick else options.repeats
+            for name, seconds in interleaved(runs, rounds, clock=time.thread_time).items():
                 measured[name][f"milliseconds, batch {rows}"] = [1000 * min(seconds)]
     raw = {
         name: {what: {"mean": statistics.fmean(v), "seeds": v} for what, v in row.items()}

@@ -1,6 +1,7 @@
-"""A model of benchmarks/serve.py behind LitServe: python lit_app.py FOLDER PORT THREADS WORKERS MAX_BATCH."""
+"""A model of benchmarks/serve.py behind LitServe: python lit_app.py FOLDER PORT THREADS WORKERS MAX_BATCH.
 
-from __future__ import annotations
+Without postponed annotations: LitServe looks at the type of a request, and refuses every one where it is a text.
+"""
 
 import sys
 from pathlib import Path

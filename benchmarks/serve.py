@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +86,9 @@ def served(command: list[str], port: int, log: Path) -> Any:
         yield process
     finally:
         process.send_signal(signal.SIGTERM)
-        try:
+        with suppress(subprocess.TimeoutExpired):
             process.wait(60)
-        except subprocess.TimeoutExpired:
+        with suppress(ProcessLookupError):  # LitServe leaves its workers behind
             os.killpg(process.pid, signal.SIGKILL)
 
 

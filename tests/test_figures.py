@@ -184,6 +184,26 @@ def test_a_server_under_load() -> None:
     assert f"was {many['largest_gap']:.1e}".replace("e-0", "e-") in text
 
 
+def test_eight_bits() -> None:
+    found = load("benchmarks/results/int8.json")
+    table = rows("docs/deploy/export.md", "| | accuracy | ECE | NLL | one image")
+    assert {row[0] for row in table} == found["raw"].keys()
+    digits = {"accuracy": 4, "ece": 4, "nll": 4, "milliseconds, batch 1": 3, "milliseconds, batch 128": 2}
+    for name, *cells in table:
+        means = {what: cell["mean"] for what, cell in found["raw"][name].items()}
+        assert cells[:-1] == [f"{means[what]:.{number}f}" for what, number in digits.items()], name
+        assert cells[-1] == f"{means['bytes'] / 1000:.0f} kB", name
+    text = (ROOT / "docs/deploy/export.md").read_text(encoding="utf-8")
+    assert found["command"] in " ".join(text.split())
+    assert f"{found['settings']['tested']:,} test images" in text
+    ratios: dict[str, list[float]] = {}
+    for name, ratio in found["ratios"].items():
+        ratios.setdefault(name.partition(":")[0].partition(", ")[2], []).append(ratio)
+    one, many = sorted(ratios["milliseconds, batch 1"]), sorted(1 / r for r in ratios["milliseconds, batch 128"])
+    assert f"answered {one[0]:.2f} to {one[1]:.2f} times as fast" in text
+    assert f"take {many[0]:.2f} to {many[1]:.2f} times as" in text
+
+
 def test_students() -> None:
     found = by_method("results/student.cpu.json")
     names = {"accuracy": 4, "nll": 3, "ece": 3, "AUROC, entropy": 3}

@@ -97,6 +97,21 @@ def test_a_narrow_network_has_narrow_weights():
     torch.testing.assert_close(graph.module(x)[0], lb.predict(model, x, 2, SEED, task="classification").probs)
 
 
+def test_a_width_has_its_own_temperature(tmp_path):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 16), nn.ReLU(), nn.Linear(16, 3))
+    lb.bayesianize_(model, lb.Nested(groups=8, base_groups=1))
+    x = torch.randn(4, 6)
+    for width, temperature in ((1.0, 0.25), (0.5, 4.0)):
+        lb.set_width_(model, width)
+        record.ensure(model).likelihood = lb.Classification(temperature=temperature).to_dict()
+    lb.set_width_(model, 1.0)
+    lb.export(model, tmp_path / "m.pt2", x[:1], width=0.5, noise="mean")
+    lb.set_width_(model, 0.5)
+    found = torch.export.load(tmp_path / "m.pt2").module()(x)[0]
+    torch.testing.assert_close(found, lb.predict(model, x, mean_only=True).probs)
+
+
 def test_a_file_of_torch(tmp_path):
     model = made("Ensemble")
     record.ensure(model).classes = ("a", "b", "c")

@@ -107,6 +107,16 @@ def test_what_is_wrong_gets_its_status_and_no_traceback(predictor, request_, sta
     assert "Traceback" not in error["message"]
 
 
+def test_a_wrong_address_or_method_is_told_the_right_one(predictor):
+    async def scenario(client):
+        return [await client("GET", "/predictions"), await client("GET", "/predict")]
+
+    (_, _, missing), (_, headers, wrong) = serving(scenario, predictor)
+    assert json.loads(missing)["error"]["message"].startswith("expected one of /predict, /model")
+    assert json.loads(wrong)["error"]["message"] == "/predict: expected POST, received GET"
+    assert headers[b"allow"] == b"POST"
+
+
 def test_a_body_without_a_length_is_limited_too_and_must_arrive_in_time(predictor):
     async def scenario(client):
         large = await client("POST", "/predict", kind="application/json", pieces=[b"x" * 600, b"x" * 600])

@@ -58,8 +58,8 @@ def test_json_has_inputs_and_options():
         (b'{"inputs": [[true, false]]}', "expected lists of numbers"),
         (b'{"inputs": [[' + b"9" * 400 + b", 1]]}", "expected lists of numbers"),
         (b'{"inputs": ' + b"[" * 90 + b"1" + b"]" * 90 + b"}", "same shape"),
-        (b'{"inputs": []}', "expected 1 to 4 data, received none"),
-        (b'{"inputs": [[1, 2], [1, 2], [1, 2], [1, 2], [1, 2]]}', "expected 1 to 4 data, received 5"),
+        (b'{"inputs": []}', "expected 1 to 4 data, received none$"),
+        (b'{"inputs": [[1, 2], [1, 2], [1, 2], [1, 2], [1, 2]]}', "expected 1 to 4 data, received 5; send several"),
     ],
 )
 def test_json_that_is_none_is_refused(body, said):
@@ -83,6 +83,9 @@ def test_rows_of_a_table_are_cells_as_in_a_file():
         parse(bodies.JSON, b'{"inputs": [{"size": [1], "colour": "a"}]}', (3,), ("size", "colour"))
     with pytest.raises(DataError, match="expected rows by the names of columns"):
         parse(bodies.JSON, b'{"inputs": [[1, 2, 3]]}', (3,), ("size", "colour"))
+    for kind, other in ((bodies.NPY, npy(np.zeros((1, 3)))), ("image/png", b"")):
+        with pytest.raises(DataError, match=rf'as JSON, \{{"inputs": \[\{{"size": .*, received {kind}'):
+            parse(kind, other, (3,), ("size", "colour"))
 
 
 def test_arrays_of_numpy_are_read_without_pickles():

@@ -184,7 +184,8 @@ def _prepared(name: str, parts: Mapping[str, sources.Rows], known: Preparation) 
         scaled = (values - np.array(known.mean).reshape(view)) / np.array(known.std).reshape(view)
         if known.missing == "fill":
             scaled = np.nan_to_num(scaled, nan=0.0)
-        tensors = [torch.from_numpy(scaled.astype(np.float32))]
+        with np.errstate(over="ignore"):  # the next line says so
+            tensors = [torch.from_numpy(scaled.astype(np.float32))]
         if not bool(torch.isfinite(tensors[0]).all()):
             row = int((~torch.isfinite(tensors[0].flatten(1)).all(1)).nonzero()[0])
             raise DataError(f"{name}: expected finite numbers, row {row} (from 0) has others; drop or fill it")

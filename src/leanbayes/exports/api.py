@@ -118,6 +118,7 @@ def export(
         proto, outputs, count = cascade_graph(model, inputs, tensors, names, samples, seed, noise, given)
     else:
         model = at_width(model, width)
+        meaning = resolve_task(model, task)  # a width may have a temperature of its own
         program, outputs, count = program_of(model, meaning, inputs, tensors, samples, seed, noise, keep_samples)
         proto = onnx_graph(program, names, outputs) if kind == "onnx" else None
     document = _document(model, meaning, count, seed, noise, width, pixels, said)

@@ -199,7 +199,13 @@ class Counted:
 async def _said(request: Request, error: Exception) -> Response:
     """Errors as JSON: expected, received, what to type; of our own faults no more than that they are in the log."""
     if isinstance(error, HTTPException):
-        return _error(error.status_code, str(error.detail), error.headers)
+        message = str(error.detail)
+        if error.status_code == 404:
+            message = f"expected one of {', '.join(route.path for route in request.app.routes)}; / is a page to try it"
+        elif error.status_code == 405:
+            allowed = (error.headers or {}).get("Allow", "")
+            message = f"{request.url.path}: expected {allowed}, received {request.method}"
+        return _error(error.status_code, message, error.headers)
     if isinstance(error, LeanBayesError):
         return _error(400, str(error))
     return _error(500, "the server failed; its log says more")

@@ -44,15 +44,18 @@ def parse(
     """
     if kind == JSON:
         found = _json(body, columns)
+    elif columns:
+        raise DataError(f"body: expected rows by the names of columns as JSON, {_example(columns)}, received {kind}")
     elif kind == NPY:
         found = Body(_npy(body), {})
     else:
         found = _image(kind, body, shape, max_pixels)
     rows = len(found.inputs) if isinstance(found.inputs, Table) or found.inputs.ndim else 0
     if not 1 <= rows <= max_rows:
-        raise DataError(f"inputs: expected 1 to {max_rows} data, received {rows or 'none'}; send several requests")
+        received = f"{rows}; send several requests" if rows else "none"
+        raise DataError(f"inputs: expected 1 to {max_rows} data, received {received}")
     if columns and not isinstance(found.inputs, Table):
-        raise DataError(f"inputs: expected rows by the names of columns, [{{{columns[0]!r}: ...}}], received an array")
+        raise DataError(f"inputs: expected rows by the names of columns, {_example(columns)}, received others")
     return found
 
 
@@ -76,6 +79,11 @@ def _json(body: bytes, columns: Sequence[str]) -> Body:
     if values.dtype.kind not in "iuf":
         raise DataError(f"inputs: expected lists of numbers, received {short(inputs)}")
     return Body(values.astype(np.float64), options)
+
+
+def _example(columns: Sequence[str]) -> str:
+    """How a document with one row begins."""
+    return f'{{"inputs": [{{{json.dumps(columns[0])}: ...}}]}}'
 
 
 def _refuse_constant(name: str) -> None:
