@@ -28,10 +28,10 @@ class OneCycle(Training):
     """SGD with Nesterov's momentum under a one-cycle schedule, on augmented images; see `Training` for other fields.
 
     lr: the highest. weight_decay: of weights, not of norm layers, biases and scales. held_out: the last training
-    images, by which temperatures, rates and perturbations are chosen.
+    images, by which the temperature and the amount of noise are chosen.
     """
 
-    epochs: int = 12
+    epochs: int = 18
     lr: float = 0.2
     batch_size: int = 128
     augment: bool = True
