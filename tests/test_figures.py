@@ -184,6 +184,25 @@ def test_a_server_under_load() -> None:
     assert f"was {many['largest_gap']:.1e}".replace("e-0", "e-") in text
 
 
+def test_two_servers() -> None:
+    found = load("benchmarks/results/servers.json")
+    table = rows("docs/deploy/serve.md", "| network | clients | server |")
+    assert {f"{network}, {server}, {clients}" for network, clients, server, *_ in table} == found["raw"].keys()
+    for network, clients, server, *cells in table:
+        seen = found["raw"][f"{network}, {server}, {clients}"]
+        numbers = [f"{seen['answers_per_cpu_second']:.1f}", f"{seen['answers_per_second']:.1f}"]
+        numbers += [f"{seen['p50_seconds']:.2f} s", f"{seen['p99_seconds']:.2f} s"]
+        assert cells == [*numbers, str(seen["errors"]), str(seen["wrong"])], (network, clients, server)
+    text = " ".join((ROOT / "docs/deploy/serve.md").read_text(encoding="utf-8").split())
+    assert found["command"] in text
+    assert f"LitServe) {found['settings']['litserve']}" in text
+    many, one = (
+        f"{found['ratios'][f'{network}, 50 clients, answers per CPU second: leanbayes serve / LitServe']:.1f} times"
+        for network in ("ResNet-18, width 16", "one layer")
+    )
+    assert f"gives {many} the answers of LitServe to 50 clients of the ResNet, and {one} to those of one layer" in text
+
+
 def test_eight_bits() -> None:
     found = load("benchmarks/results/int8.json")
     table = rows("docs/deploy/export.md", "| | accuracy | ECE | NLL | one image")
