@@ -278,6 +278,22 @@ def test_ordered_latents(first: str, metric: str, scale: int) -> None:
     assert table == {key: [at.get(part, "") for part in (0.25, 0.5, 0.75, 1.0)] for key, at in found.items()}
 
 
+def test_ordered_latents_beside_the_paper() -> None:
+    distance = "feature distance (LeNet-5 on the same data)"
+    found = {
+        (row["method"], f"{row['setting']:.0%}".replace("%", " %")): (
+            f"{row['paper']['FID']:.2f}",
+            spread(row["metrics"][distance], 1),
+            f"{row['paper']['reconstruction error']:.3f}",
+            spread(row["metrics"]["mse"], 1, 1000),
+        )
+        for row in load("results/ordered-latents.cpu.json")["rows"]
+        if row["paper"] and distance in row["metrics"]
+    }
+    table = rows("docs/papers/ordered-latents.md", "| CIFAR-10 | part of the code |")
+    assert {(method, part): tuple(cells) for method, part, *cells in table} == found
+
+
 def test_segmentation() -> None:
     found = {
         row["method"]: row["metrics"]
