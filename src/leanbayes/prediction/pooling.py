@@ -61,7 +61,7 @@ def _forward(layer: nn.MaxPool2d, input: Tensor) -> Any:
 
 def _largest(x: Tensor, window: int, dim: int, memory: Callable[[torch.Size], Tensor] | None = None) -> Tensor:
     """The maxima of neighbours along a dimension."""
-    first, *others = (x[(..., slice(i, None, window), *(slice(None),) * (-1 - dim))] for i in range(window))
+    first, *others = x.unflatten(dim, (-1, window)).unbind(dim)
     out = memory(first.shape) if memory and others else None
     for other in others:
         first = torch.maximum(first, other) if out is None else torch.maximum(first, other, out=out)
