@@ -151,7 +151,7 @@ def test_memory_is_bounded_by_the_chunk(strategy, chunk):
 
 
 def test_auto_takes_the_loop_where_vmap_does_not_pay():
-    heavy = nn.Sequential(nn.Conv2d(3, 64, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 2))
+    heavy = nn.Sequential(nn.Conv2d(3, 64, 3, 2), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, 2))
     lb.bayesianize_(heavy, lb.MeanField())
     assert lb.predict(heavy, torch.randn(16, 3, 32, 32), samples=2, task="classification").engine == "loop"
     assert lb.predict(mlp(), torch.randn(3, 4), samples=4, task="classification").engine == "vmap"  # all overhead

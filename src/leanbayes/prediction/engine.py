@@ -16,7 +16,7 @@ from ..errors import LeanBayesWarning, PredictionError
 from . import draws
 from .own_noise import OwnNoise
 from .pooling import fast_max_pooling
-from .probe import Probe, fewest, known, probe, signature
+from .probe import NARROW, OWN_WEIGHTS, Probe, fewest, known, probe, signature
 from .weights import Weights
 
 LOOP_ROWS = 256
@@ -122,13 +122,16 @@ class Engine:
             self.used = "loop"
             return
         found = self.found
-        self.pairs = max(1, FOLDED // found.largest) if found.largest else VMAP_PAIRS
+        self.pairs = max(1, FOLDED // found.largest) if self._folds() else VMAP_PAIRS
         numbers = sum(map(draws.amount, self.sites))
         most = min(self.group or self.samples, self.chunk or self.pairs, VMAP_NOISE // max(numbers, 1))
         self.most, self.data = max(most, 1), batches.size(inputs)
         self.keeps_noise = not learning and self.samples * numbers <= draws.KEPT
         cost, together = self._arranged(self.begin)
         self.most = self.together = max(map(len, together))
+        whole = len(together) == 1 and self._rows_with(self.together) == self.data
+        if whole and self.together * self.data * found.largest <= FOLDED:
+            cost -= self.together * found.narrow * (OWN_WEIGHTS - NARROW)
         alone = self._overhead() / min(self.data, self.chunk or LOOP_ROWS)
         if self.strategy == "auto" and not cost < sum(map(len, together)) * (1 + alone):
             self.used = "loop"
@@ -179,7 +182,10 @@ class Engine:
 
     def _overhead(self) -> float:
         """What a pass costs besides its data, in data."""
-        return draws.OVERHEAD if self.found.largest else self.found.calls
+        return draws.OVERHEAD if self._folds() else self.found.calls
+
+    def _folds(self) -> bool:
+        return self.found.largest > 0 and any(site.folds for site in self.sites)
 
     def _rows_with(self, samples: int) -> int:
         return max(1, min(self.data, (self.chunk or self.pairs) // samples))

@@ -15,12 +15,15 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from .. import batches, sampling
+from ..kernels import convolution
 from ..layers.contract import original
+from ..layers.shell import StandIn
 from ..layers.sparse import dense_path
 from ..walk import modules
 
 OWN_WEIGHTS = 2.0
 FOLDED = 1.0
+NARROW = 0.75
 PLAIN = (bool, int, float, str, type(None))
 FLOPS_A_CALL = 400_000
 """The arithmetic that a core does while Python and torch call an operation, about 20 microseconds at 20 GFLOP/s."""
@@ -34,15 +37,16 @@ class Probe:
     sites: the random sites by their id, in the order of their first draws.
     before: for each of them the share of the arithmetic before its first draw.
     after: for each of them what a sample costs under vmap after that draw, in passes.
-    largest: numbers in the largest output of a module after the first draw, for one datum, where samples fold into the
-        batch; 0 elsewhere.
+    largest: numbers in the largest output of a module after the first draw, for one datum.
+    narrow: the share of the arithmetic in convolutions that have a kernel for many samples.
     calls: what the operations of a pass cost by being called, in data: `FLOPS_A_CALL` each.
 
     Under vmap a sample costs its share of the arithmetic times `OWN_WEIGHTS` where it has weights of its own:
     benchmarks/predict.py finds 1.8 to 2.6 for the last block, the last stage or all of ResNet-18. Where few data share
     the weights it is more (4 to 6 at 8 data and 512 channels), but then the noise, which costs a loop the same,
     outweighs it: the wrong choice costs a fifth. Where only norm layers have values of their own, the samples are one
-    larger batch (`FOLDED`), which costs as much as separate passes and spares their overhead.
+    larger batch (`FOLDED`), which costs as much as separate passes and spares their overhead. Convolutions that have a
+    kernel for many samples cost less than so many passes (`NARROW`), as long as all samples of the batch fit into one.
     """
 
     prefix: float
@@ -51,6 +55,7 @@ class Probe:
     after: tuple[float, ...] = ()
     largest: int = 0
     calls: float = 0.0
+    narrow: float = 0.0
 
     def cost(self, samples: int, passes: int, depth: int = 0) -> float:
         """Of vectorised passes whose samples have the first ``depth`` sites in common; a loop costs ``samples``.
@@ -97,6 +102,7 @@ def probe(model: nn.Module, inputs: Any, rows: int = 1) -> Probe:
     if not drawn or not total:
         return Probe(1.0 if total else 0.0)
     ends = [flops for _, flops in drawn[1:]] + [total]
+    served = _narrow(model)
     each = [
         (FOLDED if site.folds else OWN_WEIGHTS) * (end - start) / total
         for (site, start), end in zip(drawn, ends, strict=True)
@@ -108,9 +114,17 @@ def probe(model: nn.Module, inputs: Any, rows: int = 1) -> Probe:
         tuple(order),
         tuple(drawn[first[key]][1] / total for key in order),
         tuple(sum(each[first[key] :]) for key in order),
-        max(sizes) if any(site.folds for site, _ in drawn) else 0,
+        max(sizes),
         calls.count * FLOPS_A_CALL * rows / total,
+        sum(end - start for (site, start), end in zip(drawn, ends, strict=True) if id(site) in served) / total,
     )
+
+
+def _narrow(model: nn.Module) -> set[int]:
+    """The sites, by id, of layers whose convolutions have a kernel for many samples."""
+    layers = [m for m in modules(model) if isinstance(m, StandIn) and convolution.narrow(m.shell)]
+    served = (m for m in layers if all(p.dtype == torch.float32 and p.device.type == "cpu" for p in m.parameters()))
+    return {id(site) for layer in served for site in sampling.sites(layer).values()}
 
 
 class _Calls(TorchDispatchMode):

@@ -8,6 +8,7 @@
 #include "norm.h"
 #include "pool.h"
 #include "perturb.h"
+#include "convolution.h"
 #include "gaussian.h"
 #include "divergence.h"
 #undef vf

@@ -153,3 +153,36 @@ static int windowed(call *c, windows *s) {
   if (strip > MOST / 64 || times(times(s->rows.out, s->columns.out), s->n.count) > MOST) refuse(c, LARGE);
   return !c->error;
 }
+
+/* A convolution of stride 1 in torch's own order, of so many samples of a batch. A padded copy of an image has rows of `row` and
+ * channels of `plane` numbers. line: numbers that are computed of a channel of the output, the ends of rows among them. */
+typedef struct { int64_t samples, batch, inputs, outputs, kh, kw, ph, pw, h, w, oh, ow, row, plane, line; } narrow;
+
+/* An array for every sample, or one for all of them: a step of 0. */
+typedef struct { float *first; int64_t step; } each;
+
+/* The next argument as such a convolution: samples, batch, inputs, outputs, and of height and width kernel, padding and size.
+ * 0 where it was refused. */
+static int narrowed(call *c, narrow *s) {
+  const int64_t *n = elements(c, INT64, 10);
+  if (c->error) return 0;
+  const int64_t oh = out_of(n[8], n[4], 1, n[6]), ow = out_of(n[9], n[5], 1, n[7]);
+  int right = oh > 0 && ow > 0;
+  for (int i = 0; i < 4; i++) right = right && n[i] >= 1 && n[i] <= EDGE;
+  if (!right) { refuse(c, SHAPE); return 0; }
+  const int64_t row = n[9] + 2 * n[7], plane = times(n[8] + 2 * n[6], row), line = (oh - 1) * row + ow;
+  const int64_t data = times(n[0], n[1]), weights = times(times(n[2], n[3]), times(n[4], n[5]));
+  if (times(times(data, n[2]), plane) > MOST / 64 || times(times(data, n[3]), plane) > MOST / 64 ||
+      times(n[0], weights) > MOST || times(n[2], plane) > INT32_MAX) {
+    refuse(c, LARGE);
+    return 0;
+  }
+  *s = (narrow){n[0], n[1], n[2], n[3], n[4], n[5], n[6], n[7], n[8], n[9], oh, ow, row, plane, line};
+  return 1;
+}
+
+/* The next argument as `size` numbers for every sample, or for all of them. */
+static each each_of(call *c, int64_t samples, int64_t size) {
+  const int own = next_count(c) != size;
+  return (each){floats(c, own ? times(samples, size) : size), own ? size : 0};
+}

@@ -194,6 +194,21 @@ int64_t leanbayes_perturb(const argument *list, int64_t length) {
   return done(&c);
 }
 
+/* shape, x, w, bias, y: see narrowed; x, w and bias for every sample or for all, bias may be absent. */
+int64_t leanbayes_convolve(const argument *list, int64_t length) {
+  call c = opened(list, length);
+  narrow s;
+  if (!narrowed(&c, &s)) return c.error;
+  const each x = each_of(&c, s.samples, s.batch * s.inputs * s.h * s.w);
+  const each w = each_of(&c, s.samples, s.inputs * s.outputs * s.kh * s.kw);
+  each bias = {NULL, 0};
+  if (absent(&c)) c.at++;
+  else bias = each_of(&c, s.samples, s.outputs);
+  float *y = floats(&c, s.samples * s.batch * s.outputs * s.oh * s.ow);
+  if (!complete(&c)) return c.error;
+  return CALL(convolve, &c, &s, x, w, bias, y);
+}
+
 /* mean, variance, factor, shift: x, and a normalisation that is still to be done, or nothing. */
 static terms terms_of(call *c, const planes *n) {
   const int64_t all = n->count * n->positions;
