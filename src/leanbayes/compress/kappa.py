@@ -114,11 +114,7 @@ def kappa(
 
 
 def frozen(
-    model: nn.Module,
-    scores: Mapping[str, Tensor],
-    *,
-    fraction: float | None = None,
-    threshold: float | None = None,
+    model: nn.Module, scores: Mapping[str, Tensor], *, fraction: float | None = None, threshold: float | None = None
 ) -> nn.Module:
     """A copy whose weights with the lowest scores are their means, with no spread; the others stay random (figure 5).
 

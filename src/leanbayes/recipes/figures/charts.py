@@ -56,14 +56,7 @@ def _lines(
         return svg(drawn, title, "; ".join(spoken))
 
 
-def curves(
-    ax: Axes,
-    rows: Rows,
-    metric: str,
-    names: Sequence[str] | None = None,
-    *,
-    log: bool = False,
-) -> str:
+def curves(ax: Axes, rows: Rows, metric: str, names: Sequence[str] | None = None, *, log: bool = False) -> str:
     """The lines of one panel, a method each (``names``, or all there are); what they say in words is returned."""
     names = names or list(dict.fromkeys(row["method"] for row in rows))
     ends = []
