@@ -144,7 +144,11 @@ def test_demo_as_json(tmp_path, run_json):
 
 
 def test_a_failure_is_not_a_usage_error(tmp_path, run):
-    code, out, err = run("train", "--model", "mlp", "--lr", "1e30", "--epochs", "3", "--out", tmp_path / "m", "--json")
+    from leanbayes.training import lock
+
+    checkpoint = tmp_path / "run.ckpt"
+    with lock.held(checkpoint):  # as another run would
+        code, out, err = run("train", "--model", "mlp", "--checkpoint", checkpoint, "--out", tmp_path / "m", "--json")
     assert code == FAILED
     assert json.loads(out)["error"]["type"] == "TrainingError"
     assert err.startswith("leanbayes: ")

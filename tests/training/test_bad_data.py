@@ -233,7 +233,8 @@ def test_a_gradient_that_is_not_finite_is_not_stepped(tmp_path, row, clip):
 
 
 def test_parameters_that_overflow_are_not_saved(tmp_path):
-    path, options = tmp_path / "run.ckpt", {"optimizer": torch.optim.SGD, "lr": 3e38, "checkpoint_every": 1}
+    path = tmp_path / "run.ckpt"
+    options = {"optimizer": lambda parameters: torch.optim.SGD(parameters, lr=3e38), "checkpoint_every": 1}
     with pytest.raises(TrainingError, match=r"step 1 .* parameter 'weight' is no longer finite, though"):
         lb.fit(nn.Linear(3, 2), (1e3 * X, Y), epochs=1, batch_size=24, progress=False, checkpoint=path, **options)
     assert checkpoint.read(path)["position"]["step"] == 0
