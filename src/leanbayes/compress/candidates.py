@@ -99,8 +99,7 @@ def candidates_of(
 
     scores: given from outside; only tensors that have one may be pruned then.
     """
-    if not isinstance(model, nn.Module):
-        raise ConversionError(f"expected an nn.Module, received {type(model).__name__}")
+    checks.module("model", model, error=ConversionError)
     found: dict[int, Candidate] = {}
     for layer_name, layer in model.named_modules():
         if not isinstance(layer, BayesLayer):

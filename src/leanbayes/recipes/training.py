@@ -65,6 +65,12 @@ class Training:
         parts = {name: TensorDataset(*(t[: limits[name]] for t in part.tensors)) for name, part in data.parts.items()}
         return replace(data, parts=parts)
 
+    def held_out(self, count: int) -> tuple[Tensor, Tensor]:
+        """So many training images that no network is trained on."""
+        inputs, targets = load_data(self.data, val_fraction=0).train.tensors
+        start = self.limit or len(inputs) - count
+        return inputs[start : start + count], targets[start : start + count]
+
     def network(self, data: DataSet) -> nn.Module:
         """The plain network, for the shapes of its data, newly initialised.
 

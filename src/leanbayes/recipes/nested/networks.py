@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 import leanbayes as lb
@@ -195,13 +195,6 @@ SETUPS: dict[str, tuple[NestedSetup, ...]] = {
     "cpu": (fashion(), cifar()),
     "paper": (published(),),
 }
-
-
-def held_out(setup: NestedSetup) -> tuple[Tensor, Tensor]:
-    """Training images that no network of the setup was trained on."""
-    inputs, targets = load(setup.training.data, val_fraction=0).train.tensors
-    start = setup.training.limit or len(inputs) - setup.held_out
-    return inputs[start : start + setup.held_out], targets[start : start + setup.held_out]
 
 
 def at_width(
