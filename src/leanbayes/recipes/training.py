@@ -168,6 +168,11 @@ def split_parameters(model: nn.Module, endings: tuple[str, ...]) -> tuple[list[n
     return [p for p in model.parameters() if id(p) not in known], named
 
 
+def weights_in_all(model: nn.Module) -> int:
+    """The weights of a plain network: those of Linear layers and convolutions, without biases."""
+    return sum(p.numel() for p in model.parameters() if p.ndim > 1)
+
+
 def reset_(model: nn.Module) -> nn.Module:
     """The model with all its parameters newly initialised."""
     for module in model.modules():

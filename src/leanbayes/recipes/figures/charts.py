@@ -90,11 +90,6 @@ def mean(row: Mapping[str, Any], metric: str) -> float:
     return math.nan if found is None or found["mean"] is None else float(found["mean"])
 
 
-def columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    """Points (x, y) as the two lists that matplotlib draws."""
-    return [x for x, _ in points], [y for _, y in points]
-
-
 def bars(title: str, name: Callable[[Mapping[str, Any]], str], metric: str = "accuracy") -> Figure:
     """A function that draws a result: a bar for every row, its standard deviation on it.
 

@@ -33,7 +33,7 @@ from ...evaluation.metrics.ood import aupr, auroc
 from ...methods.nested import WEIGHTS
 from ..experiment import Cell
 from ..results import Metrics
-from ..training import ROWS, Training, network_cell, reset_
+from ..training import ROWS, Training, network_cell, reset_, weights_in_all
 
 NESTED = ("BN3", "FN3")
 
@@ -237,9 +237,4 @@ def quality(setup: NestedSetup, model: nn.Module, data: DataSet, seed: int, **op
 def share_of_weights(model: nn.Module, width: float | Mapping[str, float]) -> float:
     """The part of a nested network's weights, those of Linear layers and convolutions, that a width uses."""
     part, whole = (lb.extract(model, width=at, sparse=False) for at in (width, 1.0))
-    return weights(part) / weights(whole)
-
-
-def weights(model: nn.Module) -> int:
-    """Those of Linear layers and convolutions, without biases."""
-    return sum(p.numel() for p in model.parameters() if p.ndim > 1)
+    return weights_in_all(part) / weights_in_all(whole)
