@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 STAMP  := $(VENV)/.installed
+# Some machines forbid Python to keep what it has compiled; hundreds of processes of the tests would compile it all anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test lint types unit extras docs build wheel-test sanitize soak clean help
 

@@ -172,7 +172,10 @@ def test_the_changelog_begins_with_this_version() -> None:
     assert "0.1.0" in sections
 
 
-@pytest.mark.parametrize("compiler", ["none", None], ids=["without a compiler", "with one"])
+@pytest.mark.parametrize(
+    "compiler",
+    [pytest.param("none", id="without a compiler"), pytest.param(None, marks=pytest.mark.long, id="with one")],
+)
 def test_wheels(compiler: str | None, tmp_path: Path) -> None:
     """Built from a copy, since the library is compiled beside its sources."""
     pytest.importorskip("build")

@@ -219,6 +219,7 @@ SCRIPT = textwrap.dedent("""
 """)
 
 
+@pytest.mark.long  # what an interrupt leaves is tested above, at every stage
 def test_killed_and_resumed(tmp_path):
     """kill -9 in the middle of the sweep; the next run ends with the numbers of a calm one."""
 

@@ -161,6 +161,7 @@ def test_compiles_as_one_graph(estimator):
         assert torch.allclose(compiled(x), model(x), atol=1e-6)
 
 
+@pytest.mark.long  # a C++ compiler takes its time
 def test_compiles_with_inductor():
     torch._dynamo.reset()
     model = nn.Sequential(nn.Linear(4, 3))

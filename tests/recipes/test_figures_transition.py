@@ -1,5 +1,7 @@
 """The figures of variance networks: well-formed, small, and with what they are given."""
 
+from collections.abc import Callable
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -41,18 +43,19 @@ def words(drawn: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("drawn", "expected"),
+    ("draw", "given", "expected"),
     [
-        (transition.procedures(RECORDS), ("ensemble", "deterministic", "log alpha", "epoch", "after epoch 4")),
-        (transition.histograms(PHASES, 1.5), ("before", "during", "after", "kappa_0", "log10 kappa")),
-        (transition.above_threshold(RECORDS, "dense1.weight"), ("deterministic", "weights above kappa_0")),
-        (transition.sparse(CURVES), ("set to zero", "set to their means", "compression", "100x")),
-        (transition.criterion(RECORDS, [(1, 0), (4, 30)], PHASES, 1.5, CURVES), ("log10 kappa", "set to zero")),
-        (transition.collapse(POINTS, [POINTS[-1]]), ("signal", "offset", "end to end", "log alpha 12: 11.0 %")),
+        (transition.procedures, (RECORDS,), ("ensemble", "deterministic", "log alpha", "epoch", "after epoch 4")),
+        (transition.histograms, (PHASES, 1.5), ("before", "during", "after", "kappa_0", "log10 kappa")),
+        (transition.above_threshold, (RECORDS, "dense1.weight"), ("deterministic", "weights above kappa_0")),
+        (transition.sparse, (CURVES,), ("set to zero", "set to their means", "compression", "100x")),
+        (transition.criterion, (RECORDS, [(1, 0), (4, 30)], PHASES, 1.5, CURVES), ("log10 kappa", "set to zero")),
+        (transition.collapse, (POINTS, [POINTS[-1]]), ("signal", "offset", "end to end", "log alpha 12: 11.0 %")),
     ],
     ids=["procedures", "histograms", "above", "sparse", "criterion", "collapse"],
 )
-def test_figures(drawn: str, expected: tuple[str, ...]) -> None:
+def test_figures(draw: Callable[..., str], given: tuple[Any, ...], expected: tuple[str, ...]) -> None:
+    drawn = draw(*given)
     said = words(drawn)
     assert all(word in said for word in expected), said
     assert "mathdefault" not in said

@@ -11,7 +11,7 @@ from tests.soak import calls
 from tests.soak.calls_targets import targets
 from tests.soak.worker import outcomes
 
-CASES = 300
+CASES = 150
 NOT_CALLED = {"__version__", "BayesRegressor", "Callback", "Comparison", "Evaluation", "LeanBayesError"} | {
     "Benchmark", "Scaling"} | {
     "Generation", "LeanBayesWarning", "Plan", "Predictive", "PruningCurve", "Selection", "WidthCorrelation"} | {

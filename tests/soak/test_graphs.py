@@ -14,7 +14,7 @@ from tests.soak import compare, graphs
 from tests.soak.worker import outcomes
 
 pytestmark = pytest.mark.skipif(library.reason() is not None, reason=str(library.reason()))
-CASES = 150
+CASES = 80
 
 
 def test_the_compiled_path_says_what_the_dense_path_says():

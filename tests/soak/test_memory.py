@@ -9,7 +9,7 @@ from leanbayes.kernels import library
 from tests.soak import memory
 from tests.soak.worker import ROOT
 
-PROGRAM = "from tests.soak import memory; print(memory.growth(predictions=200, sizes=40))"
+PROGRAM = "from tests.soak import memory; print(memory.growth(predictions=100, sizes=20))"
 
 
 @pytest.mark.skipif(library.reason() is not None, reason=str(library.reason()))

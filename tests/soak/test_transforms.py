@@ -11,7 +11,7 @@ from tests.soak import transforms
 from tests.soak.worker import outcomes
 
 pytestmark = pytest.mark.skipif(library.reason() is not None, reason=str(library.reason()))
-FIRST, LAST = 1, 40  # the first and every fiftieth are compiled, which takes seconds
+FIRST, LAST = 1, 25  # the first and every fiftieth are compiled, which takes seconds
 
 
 def test_the_compiled_path_says_what_the_dense_path_says_or_refuses():
@@ -22,5 +22,5 @@ def test_the_compiled_path_says_what_the_dense_path_says_or_refuses():
             failures.append(f"python -m tests.soak transforms --case {seed} --show   # {outcome.failure}")
     assert not failures, "\n".join(failures)
     assert all(notes[transform.__name__] for transform in transforms.TRANSFORMS)
-    assert notes["kernels ran"] >= 10
+    assert notes["kernels ran"] >= 6
     assert transforms.weakness(LAST - FIRST, notes) is None
