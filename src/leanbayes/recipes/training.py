@@ -65,7 +65,7 @@ class Training:
         parts = {name: TensorDataset(*(t[: limits[name]] for t in part.tensors)) for name, part in data.parts.items()}
         return replace(data, parts=parts)
 
-    def held_out(self, count: int) -> tuple[Tensor, Tensor]:
+    def held_out_images(self, count: int) -> tuple[Tensor, Tensor]:
         """So many training images that no network is trained on."""
         inputs, targets = load_data(self.data, val_fraction=0).train.tensors
         start = self.limit or len(inputs) - count

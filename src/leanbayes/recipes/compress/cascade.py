@@ -78,7 +78,7 @@ def cells(preset: str) -> Iterator[Cell]:
 
 def measured(one: NestedTraining, preset: str, model: nn.Module, data: DataSet, seed: int) -> Measured:
     """The stages by themselves, and the cascade by each score."""
-    apart, (inputs, targets) = one.held_out(HELD_OUT[preset]), data.test.tensors
+    apart, (inputs, targets) = one.held_out_images(HELD_OUT[preset]), data.test.tensors
     cascade = lb.Cascade(model, widths=WIDTHS, loader=data.train, fold_batchnorm=True)
     for stage in cascade.stages:
         lb.calibrate_(stage, apart, progress=False)

@@ -149,7 +149,7 @@ def trained_student(
         "lr": setup.lr,
         "batch_size": setup.training.batch_size,
         "scheduler": partial(linear_decay, epochs=setup.epochs),
-        "val": setup.training.held_out(setup.held_out),
+        "val": setup.training.held_out_images(setup.held_out),
         "early_stopping": best,
         "seed": seed,
         "progress": False,

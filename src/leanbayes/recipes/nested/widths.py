@@ -44,7 +44,7 @@ def measured(setup: NestedSetup, name: str, width: float, model: nn.Module, data
     means = name == "DT-BN3"
     model = at_width(setup, model, data, width, means=means)
     if name == "FN3-TS":
-        lb.calibrate_(model, setup.training.held_out(setup.held_out), samples=1, progress=False)
+        lb.calibrate_(model, setup.training.held_out_images(setup.held_out), samples=1, progress=False)
     return quality(setup, model, data, seed, **({"mean_only": True} if means else {}))
 
 
