@@ -184,6 +184,25 @@ def test_a_server_under_load() -> None:
     assert f"was {many['largest_gap']:.1e}".replace("e-0", "e-") in text
 
 
+def test_two_servers() -> None:
+    found = load("benchmarks/results/servers.json")
+    table = rows("docs/deploy/serve.md", "| network | clients | server |")
+    assert {f"{network}, {server}, {clients}" for network, clients, server, *_ in table} == found["raw"].keys()
+    for network, clients, server, *cells in table:
+        seen = found["raw"][f"{network}, {server}, {clients}"]
+        numbers = [f"{seen['answers_per_cpu_second']:.1f}", f"{seen['answers_per_second']:.1f}"]
+        numbers += [f"{seen['p50_seconds']:.2f} s", f"{seen['p99_seconds']:.2f} s"]
+        assert cells == [*numbers, str(seen["errors"]), str(seen["wrong"])], (network, clients, server)
+    text = " ".join((ROOT / "docs/deploy/serve.md").read_text(encoding="utf-8").split())
+    assert found["command"] in text
+    assert f"LitServe) {found['settings']['litserve']}" in text
+    many, one = (
+        f"{found['ratios'][f'{network}, 50 clients, answers per CPU second: leanbayes serve / LitServe']:.1f} times"
+        for network in ("ResNet-18, width 16", "one layer")
+    )
+    assert f"gives {many} the answers of LitServe to 50 clients of the ResNet, and {one} to those of one layer" in text
+
+
 def test_eight_bits() -> None:
     found = load("benchmarks/results/int8.json")
     table = rows("docs/deploy/export.md", "| | accuracy | ECE | NLL | one image")
@@ -257,6 +276,22 @@ def test_ordered_latents(first: str, metric: str, scale: int) -> None:
             found.setdefault((row["method"], row["dataset"]), {})[row["setting"]] = cell
     table = {(method, data): cells for method, data, *cells in rows("docs/papers/ordered-latents.md", first)}
     assert table == {key: [at.get(part, "") for part in (0.25, 0.5, 0.75, 1.0)] for key, at in found.items()}
+
+
+def test_ordered_latents_beside_the_paper() -> None:
+    distance = "feature distance (LeNet-5 on the same data)"
+    found = {
+        (row["method"], f"{row['setting']:.0%}".replace("%", " %")): (
+            f"{row['paper']['FID']:.2f}",
+            spread(row["metrics"][distance], 1),
+            f"{row['paper']['reconstruction error']:.3f}",
+            spread(row["metrics"]["mse"], 1, 1000),
+        )
+        for row in load("results/ordered-latents.cpu.json")["rows"]
+        if row["paper"] and distance in row["metrics"]
+    }
+    table = rows("docs/papers/ordered-latents.md", "| CIFAR-10 | part of the code |")
+    assert {(method, part): tuple(cells) for method, part, *cells in table} == found
 
 
 def test_segmentation() -> None:

@@ -56,6 +56,14 @@ def test_wrong_options_are_refused(options, said, model, run, tmp_path, monkeypa
     assert model.read_bytes() == before
 
 
+def test_a_length_that_the_code_will_not_have_is_refused_before_training(run, tmp_path):
+    options = ["--train", "digits", "--latents", "6", "--length", "7", "--out", tmp_path / "a.png"]
+    code, _, err = run("generate", tmp_path / "new.safetensors", *options)
+    assert code == USAGE
+    assert "--length: expected a whole number from 1 to 6, received 7" in err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_folder_of_images(run_json, run, tmp_path):
     image = pytest.importorskip("PIL.Image")
     (tmp_path / "faces").mkdir()

@@ -262,6 +262,8 @@ def test_wrong_inputs_are_refused(trained: lb.Autoencoder) -> None:
         trained.encode(x[:, :, :7])
     with pytest.raises(DataError, match="expected finite numbers, received nan"):
         trained.encode(torch.full_like(x, torch.nan))
+    with pytest.raises(DataError, match=r"expected floats, received torch\.uint8; pass x\.float\(\), or x / 255"):
+        trained.encode((255 * x).byte())
     with pytest.raises(DataError, match=r"code: expected shape \(n, 1 to 8\)"):
         trained.decode(torch.zeros(2, 9))
     with pytest.raises(DataError, match="code: expected finite"):

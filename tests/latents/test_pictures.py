@@ -46,6 +46,25 @@ def test_traversals_move_one_latent(model: lb.Autoencoder) -> None:
     torch.testing.assert_close(found[1, 2], model.decode(code, task="bernoulli")[0])
 
 
+@pytest.mark.parametrize(
+    ("changes", "error", "message"),
+    [
+        ({"latents": (8,)}, PredictionError, r"latents\[0\]: expected a whole number from 0 to 7, received 8"),
+        ({"latents": ()}, PredictionError, "latents: expected several"),
+        ({"latents": 3}, PredictionError, "latents: expected several"),
+        ({"values": ("a",)}, PredictionError, r"values\[0\]: expected a finite number"),
+        ({"values": ()}, PredictionError, "values: expected several"),
+        ({"start": torch.zeros(9)}, DataError, r"start: expected shape \(1 to 8,\)"),
+        ({"start": torch.zeros(1, 8)}, DataError, r"start: expected shape \(1 to 8,\)"),
+    ],
+)
+def test_wrong_traversals_are_refused(model: lb.Autoencoder, changes: dict, error: type, message: str) -> None:
+    with pytest.raises(error, match=message):
+        traverse(model, **changes, task="bernoulli")
+    with pytest.raises(PredictionError, match="lengths: expected several code lengths"):
+        progressive(model, 3, (), task="bernoulli")
+
+
 @pytest.mark.parametrize("channels", [1, 3])
 def test_png_is_what_pillow_reads(tmp_path: Path, channels: int) -> None:
     image = pytest.importorskip("PIL.Image")
@@ -60,4 +79,6 @@ def test_png_is_what_pillow_reads(tmp_path: Path, channels: int) -> None:
 def test_wrong_images_are_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="1 or 3 channels"):
         write_grid(tmp_path / "a.png", torch.rand(2, 4, 8, 8))
+    with pytest.raises(DataError, match="images: expected finite numbers"):
+        write_grid(tmp_path / "a.png", torch.full((1, 1, 4, 4), torch.nan))
     assert list(tmp_path.iterdir()) == []

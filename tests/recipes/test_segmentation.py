@@ -81,7 +81,7 @@ def test_bn3_begins_as_the_plain_unet_and_goes_on_from_there(tmp_path: Path, mon
     monkeypatch.setattr(lb, "fit", watched)
     checkpoint = tmp_path / "one.checkpoint"
     model = training.train(0, data, checkpoint=checkpoint, resume=True)
-    assert calls == [(False, 1), (True, 3)]
+    assert calls == [(False, 2), (True, 2)]
     assert rates == [1.0, 0.75, 0.5, 0.25]  # one schedule for all
     assert [file.name for file in tmp_path.iterdir() if file.suffix == ".plain"] == []
     order = [unit.steps.of for unit in units(model)]

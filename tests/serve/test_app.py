@@ -1,6 +1,7 @@
 """The HTTP side: what is answered, what is refused and with which status."""
 
 import asyncio
+import http.client
 import json
 import threading
 
@@ -9,7 +10,8 @@ import pytest
 import torch
 
 import leanbayes as lb
-from tests.serve.helpers import image_predictor, number_predictor, package, serving
+from leanbayes.serve.config import Settings
+from tests.serve.helpers import image_predictor, number_predictor, package, running, serving
 from tests.serve.test_bodies import image, npy
 
 pytestmark = pytest.mark.extra
@@ -124,6 +126,28 @@ def test_a_body_without_a_length_is_limited_too_and_must_arrive_in_time(predicto
         return large[0], large[1][b"connection"], slow[0]
 
     assert serving(scenario, predictor, max_body=1000, deadline=50.0) == (413, b"close", 408)
+
+
+def test_a_client_that_sends_too_much_sees_why(predictor):
+    """Over a socket: a connection that is closed while data arrive is reset, and the answer is lost."""
+    from leanbayes.serve.app import make_app
+
+    with running(make_app(predictor, Settings(max_body=1000))) as port:
+        for size, kind, expected in ((2**24, "application/json", 413), (2**24, "text/csv", 415)):
+            connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+            connection.request("POST", "/predict", b"x" * size, {"Content-Type": kind})
+            reply = connection.getresponse()
+            assert reply.status == expected
+            assert json.loads(reply.read())["error"]["status"] == expected
+            connection.close()
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+        connection.putrequest("POST", "/predict")
+        told = {"Content-Type": "application/json", "Content-Length": "5000", "Expect": "100-continue"}
+        for name, value in told.items():
+            connection.putheader(name, value)
+        connection.endheaders()  # and waits to be told to send
+        assert connection.getresponse().status == 413
+        connection.close()
 
 
 class Slow:

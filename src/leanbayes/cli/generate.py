@@ -69,6 +69,8 @@ class Generate:
         checks.targets(out=self.out, file=self.file if self.train else None)
         if self.train and self.model:
             raise ConfigError("--train: expected no --model, whose training is your own; drop one of them")
+        if self.train and self.length is not None:  # before hours of training
+            values.whole_number("--length", self.length, at_most=self.latents)
 
         from ..latents.pictures import write_grid
 

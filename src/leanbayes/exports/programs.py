@@ -22,11 +22,12 @@ from ..prediction.predictive import Predictive
 from .answers import Answers, OnePassAnswers, drawn, named
 from .onnx_file import onnx_graph
 from .stages import STAGE, cascaded
-from .tracing import traced
+from .tracing import in_one_line, traced
 
 Noise = Literal["frozen", "graph", "mean", "moments"]
 TOLERANCE = 1e-4
 """How far the answers of a graph may be from those of `predict`."""
+UNFIT = "example: expected inputs that the model takes, but it raised"
 
 
 def program_of(
@@ -45,7 +46,8 @@ def program_of(
             'noise: expected a model with a network at its means for "mean", received one that has none (an ensemble, '
             'or weights whose mean is zero); use "frozen"'
         )
-    wanted = _wanted(model, meaning, inputs, samples, seed, noise, keep)
+    with in_one_line(UNFIT):
+        wanted = _wanted(model, meaning, inputs, samples, seed, noise, keep)
     with undisturbed(model):
         answers: Answers
         count = 1
@@ -104,7 +106,8 @@ def cascade_graph(
                 f"received {checks.short(value)}"
             )
     assert isinstance(model, Cascade)
-    predict(model, inputs, samples, seed)  # refuses what does not fit together
+    with in_one_line(UNFIT):
+        predict(model, inputs, samples, seed)  # refuses what does not fit together
     graphs, counts, asked = [], [], [number for number, _ in model.asked()]
     for number in asked:
         stage, own = model.stages[number], model.samples[number] or samples

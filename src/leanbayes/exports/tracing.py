@@ -54,16 +54,23 @@ def refused(what: str) -> Iterator[None]:
     try:
         for log in chatty:
             log.setLevel(logging.ERROR)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), in_one_line(what):
             warnings.simplefilter("ignore")
             yield
+    finally:
+        for log, level in zip(chatty, levels, strict=True):
+            log.setLevel(level)
+
+
+@contextlib.contextmanager
+def in_one_line(what: str) -> Iterator[None]:
+    """Run a block that fails with an ArtifactError, which begins with ``what`` and ends with the cause."""
+    try:
+        yield
     except LeanBayesError:
         raise
     except Exception as error:  # of the tracer, the converter or the model: no common type
         raise ArtifactError(f"{what}: {_reason(error)}") from error
-    finally:
-        for log, level in zip(chatty, levels, strict=True):
-            log.setLevel(level)
 
 
 def _reason(error: BaseException) -> str:

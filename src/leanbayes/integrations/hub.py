@@ -107,7 +107,11 @@ def from_hub(
 
 
 def _package(purpose: str) -> Any:
-    return require("huggingface_hub", "hub", purpose)
+    """The package with its modules, which are no attributes of it until somebody imports them."""
+    package = require("huggingface_hub", "hub", purpose)
+    for module in ("utils", "errors"):
+        require(f"huggingface_hub.{module}", "hub", purpose)
+    return package
 
 
 def _name(repo: Any, with_user: bool) -> str:

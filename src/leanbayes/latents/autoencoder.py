@@ -165,6 +165,8 @@ class Autoencoder(nn.Module):
         if not isinstance(x, Tensor):
             raise DataError(f"x: expected a tensor (n, {', '.join(map(str, self.shape))}), received {type(x).__name__}")
         self._check_shape(x)
+        if not x.is_floating_point():
+            raise DataError(f"x: expected floats, received {x.dtype}; pass x.float(), or x / 255 for bytes as pixels")
         check_finite("x", x)
         return x.to(next((p.dtype for p in self.parameters()), x.dtype))
 

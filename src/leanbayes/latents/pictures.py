@@ -14,7 +14,7 @@ from .. import checks
 from ..errors import DataError, PredictionError
 from ..files import write_bytes
 from ..report.masks import png
-from .autoencoder import Autoencoder
+from .autoencoder import Autoencoder, check_finite
 
 
 def progressive(
@@ -43,7 +43,13 @@ def lengths_of(model: Autoencoder, lengths: Iterable[int] | None = None) -> list
     def one(name: str, value: Any) -> int:
         return checks.whole_number(name, value, at_most=size, error=PredictionError)
 
-    return checks.iterable_of("lengths", lengths, "code lengths", one, error=PredictionError, hint="try (4, 8)")
+    return _several("lengths", lengths, "code lengths", one, "try (4, 8)")
+
+
+def _several(name: str, value: Any, what: str, check: Any, hint: str) -> list[Any]:
+    """At least one element, each checked."""
+    found = checks.iterable_of(name, value, what, check, error=PredictionError, hint=hint)
+    return found or checks.refuse(name, f"several {what}", value, PredictionError, hint)
 
 
 def tree(model: Autoencoder, depth: int = 4, seed: int = 0, *, task: Any = None) -> list[Tensor]:
@@ -76,13 +82,25 @@ def traverse(
     latents: which, counted from 0. start: the code of all others, (length,); zeros unless told.
     """
     size = model.code.size
-    which = [checks.whole_number("latents", i, at_least=0, at_most=size - 1, error=PredictionError) for i in latents]
-    base = torch.zeros(size) if start is None else torch.nn.functional.pad(start, (0, size - len(start)))
-    codes = base.repeat(len(which), len(values), 1)
+
+    def one(name: str, value: Any) -> int:
+        return checks.whole_number(name, value, at_least=0, at_most=size - 1, error=PredictionError)
+
+    def amount(name: str, value: Any) -> float:
+        return checks.number(name, value, error=PredictionError)
+
+    which = _several("latents", latents, "numbers of latents", one, "try (0, 1)")
+    steps = _several("values", values, "values", amount, "try (-1.0, 0.0, 1.0)")
+    base = torch.zeros(size)
+    if start is not None:
+        if not isinstance(start, Tensor) or start.ndim != 1 or not 1 <= len(start) <= size:
+            raise DataError(f"start: expected shape (1 to {size},), received {checks.short(start)}")
+        base = torch.nn.functional.pad(start.float(), (0, size - len(start)))
+    codes = base.repeat(len(which), len(steps), 1)
     for row, latent in enumerate(which):
-        codes[row, :, latent] = torch.tensor(values).to(codes)
+        codes[row, :, latent] = torch.tensor(steps).to(codes)
     images = model.decode(codes.flatten(0, 1), task=task)
-    return images.reshape(len(which), len(values), *images.shape[1:])
+    return images.reshape(len(which), len(steps), *images.shape[1:])
 
 
 def write_grid(path: str | os.PathLike[str], images: Tensor, columns: int | None = None, scale: int = 2) -> Path:
@@ -104,6 +122,7 @@ def write_grid(path: str | os.PathLike[str], images: Tensor, columns: int | None
         raise DataError(
             f"images: expected (n, channels, height, width) with 1 or 3 channels, received {checks.short(images)}"
         )
+    check_finite("images", images)
     columns = len(images) if columns is None else checks.whole_number("columns", columns)
     images = images.detach().cpu().float().clamp(0, 1)
     lacking = -len(images) % columns

@@ -32,6 +32,7 @@ from .predictor import Predictor
 THRESHOLDS = [field.name for field in dataclasses.fields(Thresholds)]
 CLOSE = {"Connection": "close"}  # what the client still sends would be read as another request
 LATER = {"Retry-After": "1"}
+LINGER, MOST_UNREAD = 2.0, 2**28  # seconds and bytes of a refused body that are read and dropped
 
 
 def refused(code: int, message: str, headers: dict[str, str] | None = None) -> HTTPException:
@@ -74,6 +75,7 @@ class Service:
     async def predict(self, request: Request) -> Response:
         """POST /predict."""
         if self.in_progress >= self.settings.max_queue:
+            await _dropped(request)
             raise refused(429, f"{self.in_progress} requests are under way, which is the limit", LATER | CLOSE)
         start = time.monotonic()
         self.in_progress += 1
@@ -89,6 +91,7 @@ class Service:
         loop = asyncio.get_running_loop()
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind not in bodies.TYPES:
+            await _dropped(request)
             raise refused(
                 415, f"Content-Type: expected one of {', '.join(bodies.TYPES)}, received {kind[:80]!r}", CLOSE
             )
@@ -122,6 +125,7 @@ class Service:
         too_large = refused(413, f"expected a body of at most {most:,} bytes, received more", CLOSE)
         length = request.headers.get("content-length", "")
         if length.isdecimal() and int(length[:20]) > most:
+            await _dropped(request)
             raise too_large
         parts, size = [], 0
         try:
@@ -129,12 +133,15 @@ class Service:
                 async for part in request.stream():
                     size += len(part)
                     if size > most:
-                        raise too_large
+                        break
                     parts.append(part)
         except TimeoutError:
             raise refused(408, f"expected a body within {self.settings.deadline:g} ms", CLOSE) from None
         except ClientDisconnect:
             raise refused(400, "the client has left", CLOSE) from None
+        if size > most:
+            await _dropped(request)
+            raise too_large
         return b"".join(parts)
 
     def _read(self, kind: str, body: bytes, query: dict[str, str]) -> tuple[dict[str, Any], Any, Any]:
@@ -194,6 +201,22 @@ class Counted:
             await send(message)
 
         await self.app(scope, receive, counting if scope["type"] == "http" else send)
+
+
+async def _dropped(request: Request) -> None:
+    """Read for a while what the client still sends, which would otherwise see a reset instead of its answer.
+
+    A client that waits for "100 Continue" is not told to send.
+    """
+    if "expect" in request.headers:
+        return
+    left = MOST_UNREAD
+    with contextlib.suppress(TimeoutError, ClientDisconnect, RuntimeError):  # the last: it has been read to its end
+        async with asyncio.timeout(LINGER):
+            async for part in request.stream():
+                left -= len(part)
+                if left < 0:
+                    break
 
 
 async def _said(request: Request, error: Exception) -> Response:

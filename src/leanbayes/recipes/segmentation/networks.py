@@ -3,9 +3,10 @@
 All models have the same U-Net, whose outputs start at the share of each class, and see the same slices for the same
 number of steps, with Adam at 5e-3 that falls linearly to 0; each step takes the mask of one expert of each image at
 random. Members of the ensemble have as many steps each, and BN3 has as many for each width that it is asked at. The
-rate of dropout is chosen on validation patients. BN3 is the plain U-Net for three quarters of its steps; then
-`lb.Nested` orders its channels by importance, and the last quarter trains the widths that are asked, the least and the
-full one twice as often as the others. With its channels ordered by number, 46 % of them marked nothing in a trial.
+rate of dropout is chosen on validation patients. BN3 is the plain U-Net for half of its steps; then `lb.Nested` orders
+its channels by importance, and the other half trains the widths that are asked, the least and the full one twice as
+often as the others. The channels in front of the last layer are all kept: behind a ReLU, the first ones may all vote
+against the foreground, and no pixel is marked.
 "ND-PUNet" is VND-PUNet with every length of the code equally often, nested dropout on the code; the tails of VND-PUNet
 are learned, but for 30 % that are spread evenly, without which nothing but the full length would be trained. Patients
 of the test part are in no other part. The authors train for more epochs at 1e-4 and full width, with a KL of weight 10;
@@ -43,6 +44,7 @@ from ..results import Measured, Metrics
 from ..training import Training, trained_network
 
 COUNTS = (1, 4, 8, 16)  # samples, as in table 8
+LAST = "up.0.3"  # of a U-Net, the convolution in front of the last layer
 HARD: dict[str, Any] = {"hard": True, "final_temperature": None}  # straight-through masks
 
 
@@ -180,12 +182,13 @@ class Setup:
             kept = math.ceil(width * self.groups) - self.base_groups
             for place in (kept, min(kept + 1, len(shares) - 1)):
                 shares[place] += 1.0 if width in (min(self.widths), max(self.widths)) else 0.5
+        weights = replace(WEIGHTS, log_alpha=-3.0)  # as in the other short runs of BN3
         nested = lb.Nested(
             groups=self.groups,
             base_groups=self.base_groups,
             tails="categorical",
             probabilities=tuple(shares),
-            weights=replace(WEIGHTS, log_alpha=-3.0),  # as in the other short runs of BN3
+            weights=weights,
         )
         epochs = len(self.widths) * base.epochs
         ensemble = lb.Ensemble(members=self.members, init="fresh")
@@ -194,7 +197,7 @@ class Setup:
             "ND-PUNet": replace(base, latents=lb.OrderedLatents(self.size, "uniform", floor=0.0, **HARD)),
             "P-UNet": replace(base, latents=lb.GaussianLatents(self.size)),
             "D-UNet": self.dropout(self.rates[0]),
-            "BN3": replace(base, methods={"*": nested}, kl_weight=0.1, epochs=epochs, plain=2 * epochs // 5),
+            "BN3": replace(base, methods={LAST: weights, "*": nested}, kl_weight=0.1, epochs=epochs, plain=epochs // 2),
             "E-UNet": replace(base, methods={"*": ensemble}, epochs=self.members * base.epochs),
         }
 
