@@ -20,12 +20,12 @@ APART = ("recipes",)
 TABLES = ("__init__.py", "auto.py", "benchmark", "moved.py", "recipes")
 """Rooms whose business is to name methods: public and old names, methods to try and to time, papers' experiments."""
 LIMITS = {
-    "imports in functions": 58,
-    "imports in functions of recipes": 5,
-    "getattr and hasattr": 50,
-    "median file": 120,
-    "longest file": 340,
-    "lines": 62_000,  # 40,669 before latents, conformal prediction, own data, segmentation, students, deploying
+    "imports in functions": 57,
+    "imports in functions of recipes": 0,
+    "getattr and hasattr": 41,
+    "median file": 110,
+    "longest file": 339,
+    "lines": 61_525,  # 40,669 before latents, conformal prediction, own data, segmentation, students, deploying
     "most rooms that know a family": 2,
 }
 

@@ -90,10 +90,7 @@ if TYPE_CHECKING:
         StudentT as StudentT,
     )
     from .sampling import using as using
-    from .segmentation.network import (
-        ProbabilisticUNet as ProbabilisticUNet,
-        probabilistic_unet as probabilistic_unet,
-    )
+    from .segmentation.network import ProbabilisticUNet as ProbabilisticUNet, probabilistic_unet as probabilistic_unet
     from .sklearn import BayesClassifier as BayesClassifier, BayesRegressor as BayesRegressor
     from .training.callbacks import Callback as Callback, EarlyStopping as EarlyStopping, callbacks as callbacks
     from .training.elbo import ELBO as ELBO

@@ -179,6 +179,11 @@ def path(name: str, value: Any, *, error: Error = ConfigError) -> Path:
     return Path(text)
 
 
+def option(name: str) -> str:
+    """A field as it is typed on the command line."""
+    return "--" + name.replace("_", "-")
+
+
 def refuse(name: str, wanted: str, value: Any, error: Error = ConfigError, hint: str = "") -> NoReturn:
     """Raise the error that says what was expected, what was received, and what to do next."""
     raise error(f"{name}: expected {wanted}, received {short(value)}{f'; {hint}' if hint else ''}") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import math
 import os
 import re
 import secrets
@@ -22,6 +23,19 @@ _KINDS = {
     stat.S_IFIFO: "a pipe",
     stat.S_IFSOCK: "a socket",
 }
+
+
+def plain(value: Any) -> Any:
+    """A result as JSON has it: numbers that are not finite become null.
+
+    >>> plain({"loss": float("nan"), "rows": [1.0]})
+    {'loss': None, 'rows': [1.0]}
+    """
+    if isinstance(value, dict):
+        return {key: plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes, *, keep_previous: bool = False) -> Path:

@@ -178,14 +178,18 @@ def value(posterior: Any) -> Tensor:
     return posterior.sample(draw(posterior))  # type: ignore[no-any-return]
 
 
-def draw(site: Site) -> Tensor:
-    """The noise of a site: what the context hands over, or a fresh draw."""
+def handed_over(site: Site) -> Tensor | None:
+    """The noise that the context has for a site; None where the site is to draw by itself."""
     check_forward(site)
     if context.watch is not None:
         context.watch(site)
-    if context.draws is not None and (given := context.draws.get(id(site))) is not None:
-        return given
-    return site.noise()
+    return None if context.draws is None else context.draws.get(id(site))
+
+
+def draw(site: Site) -> Tensor:
+    """The noise of a site: what the context hands over, or a fresh draw."""
+    given = handed_over(site)
+    return site.noise() if given is None else given
 
 
 def sites(model: nn.Module) -> dict[str, Site]:

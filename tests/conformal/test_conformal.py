@@ -3,7 +3,6 @@
 import math
 from fractions import Fraction
 
-import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -15,12 +14,7 @@ from leanbayes.conformal.scores import class_scores, class_sets, interval, resid
 from leanbayes.convert import record
 from leanbayes.errors import ConfigError, EvaluationError, LeanBayesWarning, PredictionError
 
-
-def case(rows=600, classes=5, seed=0, scale=2.0):
-    """Logits, and labels drawn from their softmax."""
-    generator = torch.Generator().manual_seed(seed)
-    logits = scale * torch.randn(rows, classes, generator=generator)
-    return logits, torch.multinomial(logits.softmax(1), 1, generator=generator).squeeze(1)
+from .cases import _part, case, forecasts
 
 
 def brute_score(p, label, score, lam, k_reg, u):
@@ -292,55 +286,6 @@ def test_the_hash_is_uniform_and_does_not_depend_on_the_batch():
     assert 0 <= float(u.min()) <= float(u.max()) < 1
 
 
-@pytest.mark.extra
-@pytest.mark.parametrize("coverage", [0.8, 0.9, 0.95])
-@pytest.mark.parametrize(
-    ("score", "randomized"), [("lac", False), ("aps", False), ("aps", True), ("raps", False)], ids=str
-)
-def test_sets_are_those_of_mapie(score, randomized, coverage):
-    """The same probabilities and random numbers give the same scores, thresholds and sets.
-
-    MAPIE draws the numbers from a seed, always in the calibration and, where it is asked, for the sets. Its randomised
-    RAPS is that of the authors' program, which removes the last label by another rule than the score, and is left out.
-    """
-    sets = pytest.importorskip("mapie.conformity_scores.sets")
-    utils = pytest.importorskip("mapie.utils")
-    kinds = {"lac": sets.LACConformityScore, "aps": sets.APSConformityScore, "raps": sets.RAPSConformityScore}
-    logits, labels = case(700, 6, seed=5)
-    probs, lam, k_reg, seed = logits.softmax(1).double(), 0.05, 2, 11
-    cal, test, truth = probs[:400].numpy(), probs[400:].numpy(), labels[:400].numpy()
-    theirs, alpha = kinds[score](), np.array([1 - coverage])
-    theirs.set_external_attributes(classes=np.arange(6), random_state=seed)
-    first = kinds["aps"] if score == "raps" else kinds[score]
-    scores = first.get_conformity_scores(theirs, truth, cal, y_enc=truth)
-    if score == "raps":
-        theirs.lambda_star, theirs.k_star = lam, np.array([k_reg])
-        scores = theirs._regularize_conformity_score(theirs.k_star, lam, scores, theirs.cutoff)[:, :, 0]
-    theirs.quantiles_ = utils._compute_classification_quantile(scores, alpha)
-    drawn = [torch.from_numpy(np.random.RandomState(seed).uniform(size=n)) for n in (400, 300)]
-    options = {"lam": lam, "k_reg": k_reg}
-    ours = class_scores(probs[:400], score, **options, uniform=None if score == "lac" else drawn[0])
-    ours = ours.gather(1, labels[:400, None]).squeeze(1)
-    limit = threshold(ours, coverage)
-    assert np.allclose(scores.ravel(), ours.numpy(), atol=1e-12)
-    assert limit == pytest.approx(float(theirs.quantiles_[0]), abs=1e-12)
-    extra = {} if score == "lac" else {"include_last_label": "randomized" if randomized else False}
-    wanted = theirs.get_prediction_sets(test[:, :, None].copy(), scores, alpha, "prefit", **extra)[:, :, 0]
-    found = Conformal(
-        coverage, score, (limit,), (400,), randomized=randomized, allow_empty=score == "lac" or randomized, **options
-    )
-    assert np.array_equal(class_sets(probs[400:], found, drawn[1]).numpy(), wanted.astype(bool))
-    assert 1 < wanted.sum(1).mean() < 6
-
-
-def forecasts(rows=300, seed=7):
-    """Means, standard deviations and targets whose noise is twice what the model believes."""
-    generator = torch.Generator().manual_seed(seed)
-    mean = torch.randn(rows, generator=generator)
-    std = 0.2 + 0.3 * torch.rand(rows, generator=generator)
-    return mean, std, mean + 2 * std * torch.randn(rows, generator=generator)
-
-
 @pytest.mark.parametrize("score", ["normalized", "absolute", "cqr"])
 def test_intervals_are_those_of_brute_force(score):
     """By sorted lists; a cqr interval that shrinks beyond its middle is a point."""
@@ -363,47 +308,3 @@ def test_intervals_are_those_of_brute_force(score):
         assert (float(low[at]), float(high[at])) == pytest.approx(ends_of, abs=1e-5)
     point = interval(mean[new], _part(spread, new), Conformal(coverage, score, (-9.0,), (200,)))
     assert score != "cqr" or torch.equal(*point)
-
-
-def _part(spread, rows):
-    return tuple(part[rows] for part in spread) if isinstance(spread, tuple) else spread[rows]
-
-
-class _Fixed:
-    """An estimator of scikit-learn's kind that returns a column of its inputs."""
-
-    def __init__(self, column=0):
-        self.column = column
-
-    def fit(self, inputs, targets):
-        return self
-
-    def predict(self, inputs):
-        return inputs[:, self.column]
-
-    def get_params(self, deep=True):
-        return {"column": self.column}
-
-    def __sklearn_is_fitted__(self):
-        return True
-
-
-@pytest.mark.extra
-@pytest.mark.parametrize("score", ["absolute", "cqr"])
-def test_intervals_are_those_of_mapie(score):
-    regression = pytest.importorskip("mapie.regression")
-    mean, std, y = (part.double() for part in forecasts())
-    cal, new, coverage = slice(0, 200), slice(200, 300), 0.85
-    columns = torch.stack([mean, mean - std, mean + 1.5 * std], 1).numpy()
-    if score == "absolute":
-        theirs = regression.SplitConformalRegressor(_Fixed(), confidence_level=coverage, prefit=True)
-        options, spread = {}, std
-    else:
-        own = [_Fixed(1), _Fixed(2), _Fixed(0)]
-        theirs = regression.ConformalizedQuantileRegressor(own, confidence_level=coverage, prefit=True)
-        options, spread = {"symmetric_correction": True}, (mean - std, mean + 1.5 * std)
-    theirs.conformalize(columns[cal], y[cal].numpy())
-    _, wanted = theirs.predict_interval(columns[new], **options)
-    limit = threshold(residual_scores(y[cal], mean[cal], _part(spread, cal), score), coverage)
-    found = interval(mean[new], _part(spread, new), Conformal(coverage, score, (limit,), (200,)))
-    assert np.allclose(torch.stack(found, 1).numpy(), wanted[:, :, 0], atol=1e-9)

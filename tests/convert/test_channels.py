@@ -45,6 +45,8 @@ def test_resnet18(build: str) -> None:
 
 
 _OPS = st.sampled_from(["conv", "conv", "group", "depth", "norm", "gate", "cat", "add", "add", "elu"])
+
+
 _PROGRAMS = st.lists(st.tuples(_OPS, st.integers(0, 9), st.integers(0, 9), st.integers(1, 3)), min_size=2, max_size=12)
 
 
@@ -58,9 +60,6 @@ def test_slicing_is_masking_in_random_networks(program: list[tuple[str, int, int
     graph = channel_graph(model, x)
     keep = {group.name: half(group, rng) for group in graph.free}
     torch.testing.assert_close(sliced(model, graph, keep)(x), masked(model, graph, keep)(x), rtol=1e-9, atol=1e-9)
-
-
-# What is not understood is fixed, with the reason.
 
 
 def _why(model: nn.Module, x: Any, name: str) -> str:
@@ -117,9 +116,6 @@ def test_a_module_also_called_on_something_unknown_is_fixed() -> None:
     assert "model input" in _why(model, torch.rand(2, 4), "a")
     norm = Net(lambda m, x: m.b(m.bn(m.a(m.bn(x)))), a=nn.Linear(4, 4), b=nn.Linear(4, 2), bn=nn.BatchNorm1d(4))
     assert "'bn' is also called" in _why(norm, torch.rand(2, 4), "a")
-
-
-# Traces.
 
 
 class _Branches(nn.Module):
@@ -279,9 +275,6 @@ def test_subclasses_with_the_same_forward_are_known_and_others_traced_into() -> 
     assert "0.weight" not in [step.name for step in trace(nn.Sequential(Named(3, 4, 1)))]
 
 
-# The nouns.
-
-
 def test_a_group_says_what_it_may_keep() -> None:
     make, shape, _ = NETWORKS["grouped"]
     graph = channel_graph(make(), torch.rand(shape))
@@ -315,50 +308,3 @@ def test_a_consumer_of_a_concatenation_sees_offsets() -> None:
     assert [(group.name, use.offset) for group, use in graph.inputs("head")] == [("stem", 0), ("a", 4), ("b", 6)]
     assert [(group.name, use.offset) for group, use in graph.carried("bn_b")] == [("stem", 0), ("a", 4)]
     assert [group.name for group, _ in graph.outputs("a")] == ["a"]
-
-
-@pytest.mark.parametrize(
-    ("roles", "message"),
-    [
-        ({"producers": []}, "at least one producer"),
-        ({"producers": ["9"]}, "no module '9'"),
-        ({"producers": ["1"]}, "'1', a ReLU, cannot be among its producers"),
-        ({"producers": ["0"], "feeds": ["2"]}, "unknown key 'feeds'"),
-        ({"producers": ["0"], "consumers": ["3"]}, "4 channels do not fit the 6 features of '3'"),
-        ({"producers": ["0"], "consumers": [Use("2", offset=1)]}, "do not fit"),
-        ({"producers": ["0"], "size": 0}, "expected a size of 1 or more"),
-        ({"producers": [Use("4")], "size": 2}, "the 3 groups of '4' cut across"),
-        ({"producers": ["2"], "consumers": ["5"]}, "'5' is depthwise; name it under 'through'"),
-        ({"producers": ["2"], "through": ["4"]}, "'4', a Conv2d, cannot be among its through"),
-    ],
-)
-def test_groups_by_hand_are_checked(roles: dict[str, Any], message: str) -> None:
-    model = nn.Sequential(
-        conv(3, 4), nn.ReLU(), conv(4, 6), nn.BatchNorm2d(6), conv(6, 6, groups=3), conv(6, 6, groups=6)
-    )
-    if "consumers" in roles and roles["consumers"] == ["3"]:
-        model[3] = conv(6, 6)
-    with pytest.raises(ConversionError, match=message):
-        ChannelGraph.from_groups(model, {"hidden": roles})
-
-
-def test_groups_by_hand_do_not_overlap() -> None:
-    model = nn.Sequential(nn.Linear(2, 4), nn.Linear(2, 4), nn.Linear(4, 2))
-    groups = {"a": {"producers": ["0"], "consumers": ["2"]}, "b": {"producers": ["1"], "consumers": ["2"]}}
-    with pytest.raises(ConversionError, match=r"groups 'a' and 'b' both have feature 0 of '2' among their consumers"):
-        ChannelGraph.from_groups(model, groups)
-
-
-def test_groups_by_hand_equal_those_found() -> None:
-    model = nn.Sequential(conv(3, 4), nn.GroupNorm(2, 4), conv(4, 6), nn.ReLU(), nn.Flatten(), nn.Linear(6 * 64, 2))
-    found = channel_graph(model, torch.rand(IMAGE))
-    by_hand = ChannelGraph.from_groups(
-        model,
-        {
-            "0": {"producers": ["0"], "through": [Use("1")], "consumers": ["2"]},
-            "2": {"producers": ["2"], "consumers": ["5"]},
-        },
-    )
-    assert by_hand["2"] == found["2"]
-    assert by_hand["0"].constraints == found["0"].constraints
-    assert (by_hand["0"].producers, by_hand["0"].consumers) == (found["0"].producers, found["0"].consumers)

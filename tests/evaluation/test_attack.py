@@ -5,7 +5,6 @@ import json
 
 import pytest
 import torch
-import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -14,15 +13,11 @@ from leanbayes import config as configs, sampling
 from leanbayes.data import load
 from leanbayes.errors import ConfigError, DataError, EvaluationError, PredictionError
 from leanbayes.evaluation.attack import Attack, attack, perturb, summary
-from leanbayes.evaluation.attack_gradients import gradient
 from leanbayes.evaluation.pixels import Pixels
-from leanbayes.likelihoods import Classification, Custom
-from leanbayes.prediction.engine import Engine
+from leanbayes.likelihoods import Custom
 
 from ..snapshots import snapshot
-
-PIXELS = Pixels(mean=(0.3,), std=(0.4,))
-PLAIN = Pixels()
+from .attacked import PLAIN, run, trained
 
 
 @pytest.fixture(scope="module")
@@ -33,21 +28,6 @@ def digits():
     return x, y, Pixels(mean=tuple(found.mean.tolist()), std=tuple(found.std.tolist()))
 
 
-def trained(method=None):
-    torch.manual_seed(0)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 40), nn.BatchNorm1d(40), nn.ReLU(), nn.Linear(40, 10))
-    if method is not None:
-        lb.bayesianize_(model, method)
-    x, y = load("digits").train.tensors
-    optimiser = torch.optim.Adam(model.parameters(), lr=0.01)
-    for _ in range(80):
-        optimiser.zero_grad()
-        (F.cross_entropy(model(x), y) + lb.kl_sum(model) / len(x)).backward()
-        optimiser.step()
-    optimiser.zero_grad()
-    return model.eval()
-
-
 @pytest.fixture(scope="module")
 def plain():
     return trained()
@@ -56,90 +36,6 @@ def plain():
 @pytest.fixture(scope="module")
 def bayes():
     return trained(lb.MeanField())
-
-
-def run(model, x, y, pixels, start=0, targets=None, **fields):
-    fields = {"step": 16.0, "iterations": 5, "samples": 3} | fields
-    return perturb(
-        model, x, y, config=Attack(**fields), pixels=pixels, likelihood=Classification(), start=start, targets=targets
-    )
-
-
-def linear(classes=4, dtype=torch.float64):
-    torch.manual_seed(1)
-    model = nn.Sequential(nn.Flatten(), nn.Linear(9, classes)).to(dtype)
-    return model, torch.rand(12, 1, 3, 3, dtype=dtype), torch.arange(12) % classes
-
-
-def slope(model, inputs, classes):
-    """d log softmax(W x + b)_c / dx = W_c - sum_k p_k W_k, by hand."""
-    weight = model[1].weight.detach()
-    probs = model(inputs).detach().softmax(1)
-    return (weight[classes] - probs @ weight).reshape(inputs.shape)
-
-
-def test_fgsm_of_a_linear_model_has_a_closed_form():
-    model, pixels, y = linear()
-    inputs = PIXELS.to_inputs(pixels)
-    trace = run(model, inputs, y, PIXELS, targeted=False, step=0.1, iterations=1, epsilon=0.1, scale=1.0)
-    expected = (pixels - 0.1 * slope(model, inputs, y).sign()).clamp(0, 1)
-    assert torch.allclose(PIXELS.to_pixels(trace.adversarial), expected, atol=1e-12)
-    said = model(PIXELS.to_inputs(expected)).argmax(1)
-    assert torch.equal(trace.correct[1], said == y)
-    assert torch.equal(trace.success[1], said != y)
-    assert torch.equal(trace.targets, y)
-
-
-def test_the_targeted_attack_of_a_linear_model_follows_the_formula():
-    model, pixels, y = linear()
-    targets = (y + 1) % 4
-    trace = run(model, PIXELS.to_inputs(pixels), y, PIXELS, targets=targets, step=6.0, iterations=7)
-    current, said = pixels, []
-    for _ in range(7):
-        current = (current + 6 / 255 * slope(model, PIXELS.to_inputs(current), targets).sign()).clamp(0, 1)
-        said.append(model(PIXELS.to_inputs(current)).argmax(1))
-    assert torch.allclose(PIXELS.to_pixels(trace.adversarial), current, atol=1e-12)
-    assert torch.equal(trace.success[1:], torch.stack(said) == targets)
-    assert torch.equal(trace.correct[1:], torch.stack(said) == y)
-
-
-def random_model(method):
-    torch.manual_seed(2)
-    model = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 3)).double()
-    lb.bayesianize_(model, method)
-    return model.eval()
-
-
-@pytest.mark.parametrize("strategy", ["loop", "vmap"])
-@pytest.mark.parametrize("scale", [1.0, 400.0], ids=["", "probabilities that underflow"])
-@pytest.mark.parametrize("objective", ["predictive", "mean_log"])
-def test_the_gradient_is_that_through_all_samples_at_once(objective, scale, strategy):
-    model, samples = random_model(lb.Dropout(rate=0.5)), 6
-    with torch.no_grad():
-        model[2].weight.mul_(scale)
-    x = torch.randn(5, 6, dtype=torch.float64, requires_grad=True)
-    y = torch.tensor([0, 1, 2, 0, 1])
-    each = []
-    for sample in range(samples):
-        draws = {id(s): sampling.noise_of(s, 7, i, sample) for i, s in enumerate(sampling.sites(model).values())}
-        with sampling.using(estimator="weight", draws=draws):
-            each.append(F.log_softmax(model(x), 1).gather(1, y[:, None])[:, 0])
-    logs = torch.stack(each)
-    total = torch.logsumexp(logs, 0) - torch.tensor(float(samples)).log() if objective == "predictive" else logs.mean(0)
-    (expected,) = torch.autograd.grad(total.sum(), x)
-    found = gradient(Engine(model, samples, 7, strategy=strategy), Classification(), x, y, objective)
-    assert torch.allclose(found, expected, rtol=1e-6, atol=1e-9)
-    assert not found.requires_grad
-
-
-def test_a_confident_network_in_single_precision_still_has_a_gradient():
-    model = nn.Linear(2, 2, bias=False)
-    with torch.no_grad():
-        model.weight.copy_(torch.eye(2))
-    x = torch.tensor([[20.0, 0.0]])  # 1 - p is 2e-9: single precision would round it to 0
-    found = gradient(Engine(model, 1, 0), Classification(), x, torch.tensor([0]))
-    expected = torch.tensor([[1.0, -1.0]], dtype=torch.float64) / (1 + torch.tensor(20.0, dtype=torch.float64).exp())
-    assert torch.allclose(found.double(), expected, rtol=1e-5, atol=0)
 
 
 def test_a_seed_repeats_and_the_batch_size_does_not_matter(digits):

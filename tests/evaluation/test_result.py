@@ -113,3 +113,40 @@ def test_differences_survive_json(tmp_path):
     before, after = (c.difference("accuracy", "a", "b") for c in (both, again))
     assert (after.low, after.high) == pytest.approx((before.low, before.high), abs=3e-6)
     assert after.paired
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        ({"kind": "Other"}, "one Evaluation"),
+        ({"version": 99}, "upgrade"),
+        ({"extra": 1}, "unknown field 'extra'"),
+        ({"count": "many"}, "expected int"),
+        ({"metrics": {"accuracy": "good"}}, "expected a number"),
+        ({"metrics": None}, "expected dict"),
+    ],
+)
+def test_foreign_json_is_refused(spoil, message):
+    good = Evaluation("a", "classification", 1, {"accuracy": 1.0}).to_dict()
+    with pytest.raises(EvaluationError, match=message):
+        Evaluation.from_dict(good | spoil)
+
+
+def test_damaged_files_are_refused(tmp_path):
+    (tmp_path / "bad.json").write_text('{"kind": ')
+    for name in ("bad.json", "missing.json"):
+        with pytest.raises(EvaluationError, match=name):
+            Evaluation.load_json(tmp_path / name)
+
+
+def test_comparisons():
+    a, b = (Evaluation(name, "classification", 10, {"accuracy": 0.5}) for name in "ab")
+    other = Evaluation("c", "regression", 10, {"rmse": 0.5})
+    assert compare([a, b])["b"] is b
+    for bad, message in (([], "at least one"), ([a, a], "twice"), ([a, other], "one task"), ([a, 3], "received 3")):
+        with pytest.raises(EvaluationError, match=message):
+            compare(bad)
+    with pytest.raises(EvaluationError, match="expected one of a, b"):
+        compare([a, b])["c"]
+    with pytest.raises(EvaluationError, match="accuracy"):
+        a["nll"]

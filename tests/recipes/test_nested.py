@@ -97,7 +97,7 @@ def test_the_share_of_weights_by_hand() -> None:
         return sum(9 * a * b for a, b in pairs) + channels[-1] * 16 + 16 * 10
 
     assert networks.share_of_weights(model, 0.25) == weights([8, 4, 8, 8]) / weights(full)
-    assert networks.weights(fresh(setup, 0.25)) == weights([8, 4, 8, 8])
+    assert networks.weights_in_all(fresh(setup, 0.25)) == weights([8, 4, 8, 8])
     width, share = snr_pruning.nearest_width(model, 0.55)
     assert width == 0.75
     assert share == weights([8, 12, 24, 24]) / weights(full)

@@ -15,9 +15,10 @@ from leanbayes.convert import record
 from leanbayes.data import load
 from leanbayes.errors import ConfigError
 from leanbayes.models import build
+from leanbayes.posteriors.base import Posterior
 from leanbayes.registry import methods
 from leanbayes.training.parameter_groups import scale_parameters
-from leanbayes.training.scales import Watch, median_log_scale
+from leanbayes.training.scales import Watch
 
 # a method by where its sigma starts, relative to some place that is not where it ends
 FACTORS: dict[str, Callable[[float], Any]] = {
@@ -43,6 +44,12 @@ def network(method: Any) -> nn.Module:
     model = build("mlp", in_features=64, hidden=(32,), out_features=10)
     lb.bayesianize_(model, method)
     return model
+
+
+def median_log_scale(model: nn.Module) -> float:
+    """The median of log sigma (log sqrt(alpha) where that is learned) over the learned scales of a model."""
+    found = (module.log_scale() for module in model.modules() if isinstance(module, Posterior))
+    return float(torch.cat([scale.flatten() for scale in found if scale is not None]).median())
 
 
 def test_every_method_is_here() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import _version, config, container, likelihoods
+from .. import _version, checks, config, container, likelihoods
 from ..checks import short
 from ..convert import record
 from ..convert.folding import folded
@@ -74,8 +74,7 @@ def save(
 
 def bare_model(model: nn.Module) -> nn.Module:
     """The model inside wrappers that put a prefix before every name."""
-    if not isinstance(model, nn.Module):
-        raise ArtifactError(f"expected an nn.Module, received {type(model).__name__}")
+    checks.module("model", model, error=ArtifactError)
     if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
         return bare_model(model.module)
     return bare_model(model._modules["_orig_mod"]) if "_orig_mod" in model._modules else model  # type: ignore[arg-type]

@@ -51,14 +51,8 @@ class Benchmark:
 
     def __str__(self) -> str:
         samples, data = self.settings.get("samples", "?"), self.settings.get("data", "?")
-        header = [
-            "",
-            "parameters",
-            "training step",
-            f"{data} data, {samples} samples",
-            f"one datum, {samples} samples",
-            "",
-        ]
+        predictions = [f"{data} data, {samples} samples", f"one datum, {samples} samples"]
+        header = ["", "parameters", "training step", *predictions, ""]
         rows = []
         for row in self.rows:
             cells = ["-" if ratio is None else str(ratio) for ratio in (row.step, row.batch, row.single)]
@@ -88,7 +82,7 @@ class Benchmark:
 
     def save_svg(self, path: str | os.PathLike[str]) -> Path:
         """Write the figure of `to_svg` to a file; returns its path."""
-        return _write(path, self.to_svg())
+        return files.write_text(path, self.to_svg())
 
 
 @dataclass(frozen=True)
@@ -141,7 +135,7 @@ class Scaling:
 
     def save_svg(self, path: str | os.PathLike[str]) -> Path:
         """Write the figure of `to_svg` to a file; returns its path."""
-        return _write(path, self.to_svg())
+        return files.write_text(path, self.to_svg())
 
 
 def slope(values: tuple[float, ...], seconds: tuple[float, ...]) -> float:
@@ -163,9 +157,3 @@ def _logarithmic(axis: Any) -> None:
     axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
     axis.set_minor_locator(NullLocator())
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.4g}"))
-
-
-def _write(path: str | os.PathLike[str], text: str) -> Path:
-    path = Path(path)
-    files.write_text(path, text)
-    return path

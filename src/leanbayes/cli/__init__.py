@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import math
 import os
 import sys
 import warnings
@@ -19,24 +18,14 @@ from typing import Annotated, Any, Union
 
 from .._version import __version__
 from ..errors import EvaluationError, LeanBayesError, LeanBayesWarning, PredictionError, TrainingError
+from ..files import plain
 from . import memory
 
 DONE, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 COMMANDS = (
-    "demo",
-    "train",
-    "evaluate",
-    "predict",
-    "segment",
-    "generate",
-    "compress",
-    "distill",
-    "export",
-    "serve",
-    "plan",
-    "bench",
-    "reproduce",
-)
+    "demo", "train", "evaluate", "predict", "segment", "generate", "compress", "distill", "export", "serve", "plan",
+    "bench", "reproduce",
+)  # fmt: skip
 """In the order of the help; each is a dataclass of its name in a module of its name."""
 
 
@@ -75,19 +64,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return FAILED
 
 
-def plain(value: Any) -> Any:
-    """A result as JSON has it: numbers that are not finite become null.
-
-    >>> plain({"loss": float("nan"), "rows": [1.0]})
-    {'loss': None, 'rows': [1.0]}
-    """
-    if isinstance(value, dict):
-        return {key: plain(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
 def _parse(arguments: list[str]) -> Any:
     import tyro
 
@@ -95,12 +71,8 @@ def _parse(arguments: list[str]) -> Any:
 
     commands: dict[str, Any] = {name: vars(import_module(f".{name}", __name__))[name.capitalize()] for name in COMMANDS}
     first = arguments[0] if arguments else "--help"
-    config = (
-        tyro.conf.OmitSubcommandPrefixes,
-        tyro.conf.OmitArgPrefixes,
-        tyro.conf.FlagCreatePairsOff,
-        tyro.conf.DisallowNone,
-    )
+    conf = tyro.conf
+    config = (conf.OmitSubcommandPrefixes, conf.OmitArgPrefixes, conf.FlagCreatePairsOff, conf.DisallowNone)
     with without_examples():
         if first in commands:  # build the options of one command only: help is quick
             return tyro.cli(commands[first], prog=f"leanbayes {first}", args=arguments[1:], config=config)

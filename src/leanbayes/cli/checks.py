@@ -9,33 +9,36 @@ from .. import checks
 from ..errors import ConfigError
 
 
-def counts(**values: int) -> None:
-    """Each is at least 1.
+def counts(**values: int | None) -> None:
+    """Each that is given is at least 1.
 
     >>> counts(samples=0)
     Traceback (most recent call last):
     leanbayes.errors.ConfigError: --samples: expected a whole number of at least 1, received 0
     """
     for name, value in values.items():
-        checks.whole_number(_option(name), value)
+        if value is not None:
+            checks.whole_number(checks.option(name), value)
 
 
-def positive(**values: float) -> None:
-    """Each is a finite number above 0."""
+def positive(**values: float | None) -> None:
+    """Each that is given is a finite number above 0."""
     for name, value in values.items():
-        checks.number(_option(name), value, above=0)
+        if value is not None:
+            checks.number(checks.option(name), value, above=0)
 
 
 def not_negative(**values: float) -> None:
     """Each is a finite number of at least 0."""
     for name, value in values.items():
-        checks.number(_option(name), value, at_least=0)
+        checks.number(checks.option(name), value, at_least=0)
 
 
-def fractions(**values: float) -> None:
-    """Each lies between 0 and 1."""
+def fractions(**values: float | None) -> None:
+    """Each that is given lies between 0 and 1."""
     for name, value in values.items():
-        checks.number(_option(name), value, above=0, below=1)
+        if value is not None:
+            checks.number(checks.option(name), value, above=0, below=1)
 
 
 def seed(value: int) -> None:
@@ -50,18 +53,17 @@ def targets(**paths: Path | None) -> None:
     Traceback (most recent call last):
     leanbayes.errors.ConfigError: --out: expected a folder that exists, received 'no/such/folder'; mkdir -p it first
     """
-    for name, path in paths.items():
-        if path is None:
-            continue
+    for name, path in ((checks.option(name), path) for name, path in paths.items() if path is not None):
         if not path.parent.is_dir():
             raise ConfigError(
-                f"{_option(name)}: expected a folder that exists, received {str(path.parent)!r}; mkdir -p it first"
+                f"{name}: expected a folder that exists, received {str(path.parent)!r}; mkdir -p it first"
             )
         if path.is_dir():
-            raise ConfigError(f"{_option(name)}: expected a file, received the folder {str(path)!r}; add a file name")
+            raise ConfigError(f"{name}: expected a file, received the folder {str(path)!r}; add a file name")
         if not os.access(path.parent, os.W_OK):
-            raise ConfigError(f"{_option(name)}: {str(path.parent)!r} may not be written to; choose another folder")
+            raise ConfigError(f"{name}: {str(path.parent)!r} may not be written to; choose another folder")
 
 
-def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")
+def continued(path: Path | None, otherwise: str) -> str:
+    """What to do after an interruption: the same command again, or next time with an option."""
+    return f"; {otherwise} can be continued" if path is None else f"; the same command continues from {path}"

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 import tyro
 
+from ..checks import option
 from ..errors import ConfigError
 from . import checks
 
@@ -72,14 +73,11 @@ class Compress:
         checks.counts(samples=self.samples, round_to=self.round_to)
         checks.seed(self.seed)
         checks.targets(out=self.out)
-        if self.prune is not None:
-            checks.fractions(prune=self.prune)
-        wishes = list(self.wishes())
+        checks.fractions(prune=self.prune)
+        wishes = list(map(option, self.wishes()))
         if len(wishes) > 1:
-            raise ConfigError(
-                f"--{wishes[1].replace('_', '-')}: expected one wish, received {len(wishes)}; drop the others"
-            )
+            raise ConfigError(f"{wishes[1]}: expected one wish, received {len(wishes)}; drop the others")
         if wishes and len(self.widths) < 2:
-            raise ConfigError(f"--{wishes[0].replace('_', '-')}: expected several --widths beside it, for a cascade")
+            raise ConfigError(f"{wishes[0]}: expected several --widths beside it, for a cascade")
         if (self.channels or self.round_to > 1) and self.prune is None:
             raise ConfigError("--channels, --round-to: expected --prune SHARE beside them, received none")

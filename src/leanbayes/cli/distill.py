@@ -117,6 +117,4 @@ class Distill:
 
     def go_on(self) -> str:
         """What to do after an interruption."""
-        if self.checkpoint is None:
-            return "; with --checkpoint FILE a run can be continued"
-        return f"; the same command continues from {self.checkpoint}"
+        return checks.continued(self.checkpoint, "with --checkpoint FILE a run")

@@ -87,9 +87,7 @@ class Evaluate:
 
     def go_on(self) -> str:
         """What to do after an interruption."""
-        if self.resume is None:
-            return "; with --resume FILE an evaluation can be continued"
-        return f"; the same command continues from {self.resume}"
+        return checks.continued(self.resume, "with --resume FILE an evaluation")
 
     def _check(self) -> None:
         """What can be refused before anything is loaded."""
@@ -105,11 +103,8 @@ class Evaluate:
         checks.targets(html=self.html, resume=self.resume)
         if self.html is not None:
             require("matplotlib", "plots", "--html")
-        for option, value in (("limit", self.limit), ("attack_iterations", self.attack_iterations)):
-            if value is not None:
-                checks.counts(**{option: value})
-        if self.attack_step is not None:
-            checks.positive(attack_step=self.attack_step)
+        checks.counts(limit=self.limit, attack_iterations=self.attack_iterations)
+        checks.positive(attack_step=self.attack_step)
         self._check_pairs()
 
     def _check_pairs(self) -> None:

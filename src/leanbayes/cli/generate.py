@@ -64,8 +64,7 @@ class Generate:
     def run(self) -> dict[str, Any]:
         """Write the grid."""
         checks.counts(count=self.count, latents=self.latents, epochs=self.epochs, width=self.width)
-        optional = {"length": self.length, "limit": self.limit, "size": self.size}
-        checks.counts(**{name: value for name, value in optional.items() if value is not None})
+        checks.counts(length=self.length, limit=self.limit, size=self.size)
         checks.seed(self.seed)
         checks.targets(out=self.out, file=self.file if self.train else None)
         if self.train and self.model:

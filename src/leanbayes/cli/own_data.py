@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
-from .. import batches, data, feed
+from .. import batches, checks, data, feed
 from ..data.dataset import PARTS, DataSet, class_names
 from ..data.sources import is_source
 from ..errors import ConfigError, DataError
@@ -82,5 +82,5 @@ def _part(value: Any, where: str) -> Any:
 
 def _refuse(given: Any, why: str) -> None:
     if given:
-        option = "--" + sorted(given)[0].replace("_", "-")
+        option = checks.option(sorted(given)[0])
         raise ConfigError(f"{option}: expected a file or folder of your own as --data, {why}; drop {option}")

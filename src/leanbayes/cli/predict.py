@@ -64,13 +64,11 @@ class Predict:
 
     def run(self) -> dict[str, Any]:
         """Write or print the table."""
-        checks.counts(samples=self.samples)
+        checks.counts(samples=self.samples, workers=self.workers)
         checks.seed(self.seed)
         checks.targets(out=self.out)
         if self.engine != "ray" and (self.address is not None or self.workers is not None):
             raise ConfigError("--address and --workers: expected --engine ray as well")
-        if self.workers is not None:
-            checks.counts(workers=self.workers)
 
         import leanbayes as lb
 

@@ -60,13 +60,11 @@ class Segment:
 
     def run(self) -> dict[str, Any]:
         """Write the files."""
-        checks.counts(samples=self.samples, masks=self.masks)
-        checks.counts(**{n: v for n, v in (("length", self.length), ("size", self.size)) if v is not None})
+        checks.counts(samples=self.samples, masks=self.masks, length=self.length, size=self.size)
         checks.seed(self.seed)
         if self.width is not None:
             values.number("--width", self.width, above=0, at_most=1)
-        if self.threshold is not None:
-            checks.fractions(threshold=self.threshold)
+        checks.fractions(threshold=self.threshold)
         if self.out.exists() and not self.out.is_dir():
             raise ConfigError(f"--out: expected a folder, {self.out} is a file")
         if not self.images.exists():

@@ -89,15 +89,13 @@ class Train:
 
     def run(self) -> dict[str, Any]:
         """Train and save; returns the last row of the history."""
-        wanted = {} if self.epochs is None else {"epochs": self.epochs}
-        checks.counts(batch_size=self.batch_size, accumulate=self.accumulate, **wanted)
+        checks.counts(batch_size=self.batch_size, accumulate=self.accumulate, epochs=self.epochs)
         checks.positive(lr=self.lr)
         checks.not_negative(kl_weight=self.kl_weight, warmup=self.warmup)
         checks.seed(self.seed)
         if self.coverage is None and (self.score is not None or self.class_conditional):
             raise ConfigError("--score, --class-conditional: expected --coverage beside them; add --coverage 0.9")
-        if self.coverage is not None:
-            checks.fractions(coverage=self.coverage)
+        checks.fractions(coverage=self.coverage)
         checks.targets(out=self.out, checkpoint=self.checkpoint, log=self.log)
 
         import torch
@@ -182,9 +180,7 @@ class Train:
 
     def go_on(self) -> str:
         """What to do after an interruption."""
-        if self.checkpoint is None:
-            return "; with --checkpoint FILE a run can be continued"
-        return f"; the same command continues from {self.checkpoint}"
+        return checks.continued(self.checkpoint, "with --checkpoint FILE a run")
 
     def _remembered(self, data: DataSet, network: dict[str, Any]) -> dict[str, Any]:
         from .saved import Training

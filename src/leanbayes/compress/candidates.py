@@ -61,14 +61,6 @@ def log_alpha(q: Posterior) -> Tensor:
     return -2 * _ratio(q).log()
 
 
-def _magnitude(q: Posterior) -> Tensor:
-    return magnitude_of_mean(q.mean, q.std)
-
-
-def _expected_magnitude(q: Posterior) -> Tensor:
-    return expected_magnitude(q.mean, q.std)
-
-
 def _ratio(q: Posterior) -> Tensor:
     """Signal to noise in at least float32: in half precision ties would decide."""
     snr = q.snr().to(torch.promote_types(q.dtype, torch.float32))
@@ -77,8 +69,8 @@ def _ratio(q: Posterior) -> Tensor:
 
 SCORES: dict[str, Callable[[Posterior], Tensor]] = {
     "snr": _ratio,
-    "magnitude": _magnitude,
-    "expected_magnitude": _expected_magnitude,
+    "magnitude": lambda q: magnitude_of_mean(q.mean, q.std),
+    "expected_magnitude": lambda q: expected_magnitude(q.mean, q.std),
     "log_alpha": lambda q: -log_alpha(q),
 }
 
@@ -107,8 +99,7 @@ def candidates_of(
 
     scores: given from outside; only tensors that have one may be pruned then.
     """
-    if not isinstance(model, nn.Module):
-        raise ConversionError(f"expected an nn.Module, received {type(model).__name__}")
+    checks.module("model", model, error=ConversionError)
     found: dict[int, Candidate] = {}
     for layer_name, layer in model.named_modules():
         if not isinstance(layer, BayesLayer):

@@ -140,7 +140,7 @@ def pruning_curve(
     if checks.whole_number("round_to", round_to) > 1 and not channels:
         raise ConfigError(f"round_to: expected with channels=True only, received {round_to}")
     known = get_args(Criterion)
-    chosen = [by] if isinstance(by, str) else checks.iterable_of("by", by, "criteria", _criterion(known))
+    chosen = [by] if isinstance(by, str) else checks.iterable_of("by", by, "criteria", lambda name, value: value)
     chosen = [checks.one_of("by", name, known) for name in chosen]
     shares = checks.iterable_of("fractions", fractions, "fractions", checks.probability, hint="try (0, 0.5, 0.9)")
     if not chosen or not shares:
@@ -179,10 +179,6 @@ def pruning_curve(
                 size = small.parameters, small.macs
             points.append(PruningPoint(name, share, removed, report.kept, *(found[key] for key in METRICS), *size))  # type: ignore[arg-type]
     return PruningCurve(tuple(points), channels)
-
-
-def _criterion(known: Sequence[str]) -> Any:
-    return lambda name, value: checks.one_of(name, value, known)
 
 
 def _evaluated(model: nn.Module, loader: Any, options: dict[str, Any]) -> dict[str, float]:

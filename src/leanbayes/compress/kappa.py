@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Mapping, Sequence, Sized
+from fnmatch import fnmatchcase
+from functools import partial
 from typing import Any, Literal, get_args
 
 import torch
@@ -114,11 +116,7 @@ def kappa(
 
 
 def frozen(
-    model: nn.Module,
-    scores: Mapping[str, Tensor],
-    *,
-    fraction: float | None = None,
-    threshold: float | None = None,
+    model: nn.Module, scores: Mapping[str, Tensor], *, fraction: float | None = None, threshold: float | None = None
 ) -> nn.Module:
     """A copy whose weights with the lowest scores are their means, with no spread; the others stay random (figure 5).
 
@@ -156,10 +154,7 @@ def frozen(
 
 def _chosen(model: nn.Module, layers: Sequence[str] | None) -> dict[str, BayesLayer]:
     """The random layers asked for, by name; refused before anything is computed."""
-    from fnmatch import fnmatchcase
-
-    if not isinstance(model, nn.Module):
-        raise ConversionError(f"kappa: expected an nn.Module, received {type(model).__name__}")
+    checks.module("model", model, error=ConversionError)
     known = {name: m for name, m in model.named_modules() if isinstance(m, BayesLayer) and len(m.posteriors)}
     if not known:
         raise ConversionError(
@@ -180,17 +175,14 @@ def _chosen(model: nn.Module, layers: Sequence[str] | None) -> dict[str, BayesLa
             )
     if layers is None:
         return known
-    wanted = checks.iterable_of("layers", layers, "names", _name, hint="pass layers=['dense1']")
+    a_name = partial(checks.instance, kind=str, what="the name of a layer")
+    wanted = checks.iterable_of("layers", layers, "names", a_name, hint="pass layers=['dense1']")
     for pattern in wanted:
         if not any(fnmatchcase(name, pattern) for name in known):
             raise ConfigError(
                 f"layers: expected names of random layers ({', '.join(known)}), received {checks.short(pattern)}"
             )
     return {name: layer for name, layer in known.items() if any(fnmatchcase(name, p) for p in wanted)}
-
-
-def _name(name: str, value: Any) -> str:
-    return checks.instance(name, value, str, "the name of a layer")
 
 
 def _check(method: Any, probes: Any, num_data: Any, progress: Any) -> None:

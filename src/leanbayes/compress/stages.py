@@ -27,7 +27,7 @@ def stages_of(
     if several:
         if widths is not None or loader is not None or fold_batchnorm:
             raise ConfigError("widths, loader, fold_batchnorm: expected with one nested model, received several models")
-        found = checks.iterable_of("model", model, "models", lambda name, m: checks.module(name, m))
+        found = checks.iterable_of("model", model, "models", checks.module)
     elif widths is not None:
         found = _of_widths(model, _ascending(widths), numbers, loader, fold_batchnorm)
     elif loader is not None or fold_batchnorm:
@@ -58,7 +58,7 @@ def stages_of(
 def _numbers(samples: Any) -> tuple[int, ...] | int | None:
     if samples is None or not isinstance(samples, Sequence):
         return None if samples is None else checks.samples(samples)
-    found = tuple(checks.iterable_of("samples", samples, "numbers", lambda name, n: checks.whole_number(name, n)))
+    found = tuple(checks.iterable_of("samples", samples, "numbers", checks.whole_number))
     if list(found) != sorted(found):
         checks.refuse("samples", "numbers that do not fall from stage to stage", samples)
     return found

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from .. import likelihoods
+from .. import checks, likelihoods
 from ..checks import flag, number, short, whole_number
 from ..convert import record
 from ..errors import ConversionError
@@ -141,8 +141,7 @@ def truncate_(model: nn.Module, fraction: float) -> dict[str, int]:
 
 
 def _units(model: Any) -> list[Ordered]:
-    if not isinstance(model, nn.Module):
-        raise ConversionError(f"expected an nn.Module, received {type(model).__name__}")
+    checks.module("model", model, error=ConversionError)
     if not (found := ordered(model)):
         raise ConversionError(
             f"expected a model with ordered channels or latents, this {type(model).__name__} has none; "

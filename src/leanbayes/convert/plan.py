@@ -20,13 +20,7 @@ from .implementation import implementation
 from .selectors import Rule, Rules, ancestry, no_match, parse
 from .table import plan_table
 
-NORMS = (
-    nn.modules.batchnorm._NormBase,
-    nn.LayerNorm,
-    nn.GroupNorm,
-    nn.LocalResponseNorm,
-    nn.RMSNorm,
-)
+NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.RMSNorm)
 Chosen = dict[str, tuple[Rule | None, str]]
 """For every module by name the rule that converts it, or None with the reason that it stays."""
 
@@ -183,11 +177,7 @@ def _default_reason(module: nn.Module) -> str:
 
 
 def _check_rules(
-    ordered: list[Rule],
-    hits: dict[Rule, list[str]],
-    refusals: dict[Rule, str],
-    chosen: Chosen,
-    model: nn.Module,
+    ordered: list[Rule], hits: dict[Rule, list[str]], refusals: dict[Rule, str], chosen: Chosen, model: nn.Module
 ) -> None:
     converted = {name for name, (rule, _) in chosen.items() if rule is not None}
     for rule in ordered:

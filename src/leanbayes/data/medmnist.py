@@ -14,9 +14,7 @@ from .npz import read_npz
 
 _FILE = "pneumoniamnist.npz"
 _REMOTE = Remote(
-    _FILE,
-    "28209eda62fecd6e6a2d98b1501bb15f",
-    (f"https://zenodo.org/record/6496656/files/{_FILE}?download=1",),
+    _FILE, "28209eda62fecd6e6a2d98b1501bb15f", (f"https://zenodo.org/record/6496656/files/{_FILE}?download=1",)
 )
 
 

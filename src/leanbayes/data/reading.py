@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -62,7 +63,8 @@ def read(
     (('age', 'colour'), ((), ('blue', 'red')))
     """
     path = checks.path("source", source, error=DataError)
-    dropped = tuple(checks.iterable_of("drop", drop, "columns", _text, error=DataError))
+    a_name = partial(checks.instance, kind=str, what="the name of a column", error=DataError)
+    dropped = tuple(checks.iterable_of("drop", drop, "columns", a_name, error=DataError))
     checks.one_of("missing", missing, ("error", "fill"), error=DataError)
     checks.one_of("task", task, ("classification", "regression", None), error=DataError)
     size = checks.whole_number("size", size, at_least=0, error=DataError)
@@ -94,10 +96,6 @@ def prepare(inputs: Table | np.ndarray, known: Preparation, name: str = "inputs"
     kind = "table" if isinstance(inputs, Table) else "array"
     raw = sources.like(Raw(kind, {"test": sources.Rows(inputs, None)}), known, Path(name))
     return _prepared(name, raw.parts, known).test.tensors[0]
-
-
-def _text(name: str, value: Any) -> str:
-    return checks.instance(name, value, str, "the name of a column", error=DataError)  # type: ignore[no-any-return]
 
 
 def _split(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -64,7 +65,8 @@ def options(given: Mapping[str, Any], task: str, loader: Any, first: Any, sample
             require(package, "evaluation", what)
     if reference is not None:
         _check_reference(reference, sweep, first)
-    selective = checks.iterable_of("selective", given["selective"], "accuracies", _accuracy, error=EvaluationError)
+    share = partial(checks.number, above=0, at_most=1, error=EvaluationError)
+    selective = checks.iterable_of("selective", given["selective"], "accuracies", share, error=EvaluationError)
     replicates = checks.whole_number("replicates", given["replicates"], at_least=0, error=EvaluationError)
     members = groups(given["groups"], feed.length(loader))
     return Options(given["ood"], pixels, sweep, reference, attack, temperature, tuple(selective), replicates, members)
@@ -173,7 +175,3 @@ def _check_reference(reference: Any, sweep: Any, inputs: Any) -> None:
     if sweep is None:
         raise EvaluationError("reference: expected corruptions= beside it, received none; mCE compares two sweeps")
     reference_errors(reference, cells(sweep, tuple(batches.first_tensor(inputs).shape[1:])))
-
-
-def _accuracy(name: str, value: Any) -> float:
-    return checks.number(name, value, above=0, at_most=1, error=EvaluationError)

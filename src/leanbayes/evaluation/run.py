@@ -199,11 +199,7 @@ def _identity(evaluator: Evaluator, loader: Any, wanted: Options) -> tuple[dict[
         feed.repeatable(held, what, "resume=")
     configs = {
         field: None if chosen is None else config.to_dict(chosen)
-        for field, chosen in (
-            ("corruptions", wanted.corruptions),
-            ("attack", wanted.attack),
-            ("pixels", wanted.pixels),
-        )
+        for field, chosen in (("corruptions", wanted.corruptions), ("attack", wanted.attack), ("pixels", wanted.pixels))
     }
     options = {**evaluator.options, **evaluator.binning, "levels": list(evaluator.levels), **configs}
     if wanted.groups is not None:

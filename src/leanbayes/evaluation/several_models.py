@@ -8,6 +8,7 @@ import numbers
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -115,8 +116,7 @@ def rows(
         {"": models} if isinstance(models, nn.Module) else {str(k): m for k, m in models.items()}
     )
     for name, model in named.items():
-        if not isinstance(model, nn.Module):
-            raise EvaluationError(f"models[{name!r}]: expected an nn.Module, received {type(model).__name__}")
+        checks.module(f"models[{name!r}]", model, error=EvaluationError)
     if not named:
         raise EvaluationError("models: expected at least one, received none")
     ways = _ways(samples, procedures)
@@ -129,7 +129,8 @@ def rows(
 
 def _ways(samples: int | Sequence[int], procedures: Sequence[str] | None) -> list[tuple[str, dict[str, Any]]]:
     several = [samples] if isinstance(samples, numbers.Integral) else samples
-    counts = iterable_of("samples", several, "whole numbers", _count, error=EvaluationError, hint="try (1, 8, 32)")
+    count = partial(whole_number, error=EvaluationError)
+    counts = iterable_of("samples", several, "whole numbers", count, error=EvaluationError, hint="try (1, 8, 32)")
     if not counts:
         raise EvaluationError("samples: expected at least one number, received none; try (1, 8, 32)")
     if len(set(counts)) < len(counts):
@@ -137,7 +138,8 @@ def _ways(samples: int | Sequence[int], procedures: Sequence[str] | None) -> lis
     if procedures is None:
         named = {n: f"{n} sample{'' if n == 1 else 's'}" if len(counts) > 1 else "" for n in counts}
         return [(named[n], {"samples": n}) for n in counts]
-    procedures = iterable_of("procedures", procedures, "procedures", _procedure, error=EvaluationError)
+    known = partial(one_of, choices=PROCEDURES, error=EvaluationError)
+    procedures = iterable_of("procedures", procedures, "procedures", known, error=EvaluationError)
     if not procedures:
         raise EvaluationError(f"procedures: expected some of {', '.join(PROCEDURES)}, received none")
     ways: list[tuple[str, dict[str, Any]]] = []
@@ -150,14 +152,6 @@ def _ways(samples: int | Sequence[int], procedures: Sequence[str] | None) -> lis
             case _:
                 ways += [(f"{procedure} of {n}" if len(counts) > 1 else procedure, {"samples": n}) for n in counts]
     return ways
-
-
-def _procedure(name: str, value: Any) -> str:
-    return one_of(name, value, PROCEDURES, error=EvaluationError)
-
-
-def _count(name: str, value: Any) -> int:
-    return whole_number(name, value, error=EvaluationError)
 
 
 def _file(path: str | os.PathLike[str] | None, row: str) -> Path | None:

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from ..errors import ConversionError
 from ..ordering import gumbel_noise
 from ..posteriors.scale import std_from_rho
-from ..sampling import Site, context
-from ..turns import check_forward
+from ..sampling import Site, context, handed_over
 
 
 class LatentNoise(Site):
@@ -35,10 +34,7 @@ class LatentNoise(Site):
 
     def drawn(self, like: Tensor) -> Tensor:
         """What the context hands over, (*shape), or numbers for each datum, (batch, *shape) as ``like`` is."""
-        check_forward(self)
-        if context.watch is not None:
-            context.watch(self)
-        if context.draws is not None and (given := context.draws.get(id(self))) is not None:
+        if (given := handed_over(self)) is not None:
             return given.to(like)
         if self.gumbel:
             return gumbel_noise(like.shape, dtype=like.dtype, device=like.device)

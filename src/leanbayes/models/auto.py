@@ -45,7 +45,8 @@ def fitting(name: str, data: DataSet, outputs: int | None = None) -> dict[str, A
     elif name == "unet":
         raise ConfigError(f"model: unet gives every pixel a class, {data.name} is a {data.task}; choose auto")
     if name == "auto":
-        name = _by_size(data.input_shape[-1]) if images else "mlp"
+        side = data.input_shape[-1] if images else 0
+        name = "mlp" if not images else "convnet" if side < 16 else "lenet5" if side < 32 else "resnet18_cifar"
     if name == "mlp":
         hidden = [50] if data.task == "regression" else [128, 128]
         return {
@@ -64,7 +65,3 @@ def fitting(name: str, data: DataSet, outputs: int | None = None) -> dict[str, A
             raise ConfigError(f"model: {name} reads square images, {data.name} has {sides[0]}x{sides[1]}; choose mlp")
         options["image_size"] = sides[0]
     return {"name": name, "options": options}
-
-
-def _by_size(side: int) -> str:
-    return "convnet" if side < 16 else "lenet5" if side < 32 else "resnet18_cifar"

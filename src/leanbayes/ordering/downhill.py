@@ -12,16 +12,7 @@ from torch.distributions import Distribution, constraints, register_kl
 
 from ..errors import ConfigError
 from .chain import BernoulliChain, tail_kl
-from .tails import (
-    at_most,
-    check_log_tails,
-    check_nodes,
-    coarser_tails,
-    keep_logits,
-    log_keep,
-    log_of_tails,
-    stretches,
-)
+from .tails import at_most, check_log_tails, check_nodes, coarser_tails, keep_logits, log_keep, log_of_tails, stretches
 
 
 def gumbel_noise(

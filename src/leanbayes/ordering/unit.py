@@ -11,8 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..errors import ConversionError
-from ..sampling import Site, context
-from ..turns import check_forward
+from ..sampling import Site, context, handed_over
 from .downhill import coarser_noise, gumbel_noise, slope
 from .nested import nested_masks
 from .ordered import Ordered
@@ -54,10 +53,7 @@ class Draw(Site):
 
         rows: numbers for each of so many data, (rows, nodes); None for one set, (nodes,).
         """
-        check_forward(self)
-        if context.watch is not None:
-            context.watch(self)
-        if context.draws is not None and (given := context.draws.get(id(self))) is not None:
+        if (given := handed_over(self)) is not None:
             return given.to(like)
         shape = (self.nodes,) if rows is None else (rows, self.nodes)
         if self.current is None:

@@ -65,6 +65,12 @@ class Training:
         parts = {name: TensorDataset(*(t[: limits[name]] for t in part.tensors)) for name, part in data.parts.items()}
         return replace(data, parts=parts)
 
+    def held_out_images(self, count: int) -> tuple[Tensor, Tensor]:
+        """So many training images that no network is trained on."""
+        inputs, targets = load_data(self.data, val_fraction=0).train.tensors
+        start = self.limit or len(inputs) - count
+        return inputs[start : start + count], targets[start : start + count]
+
     def network(self, data: DataSet) -> nn.Module:
         """The plain network, for the shapes of its data, newly initialised.
 
@@ -160,6 +166,11 @@ def split_parameters(model: nn.Module, endings: tuple[str, ...]) -> tuple[list[n
     named = [p for name, p in model.named_parameters() if name.endswith(endings)]
     known = {id(p) for p in named}
     return [p for p in model.parameters() if id(p) not in known], named
+
+
+def weights_in_all(model: nn.Module) -> int:
+    """The weights of a plain network: those of Linear layers and convolutions, without biases."""
+    return sum(p.numel() for p in model.parameters() if p.ndim > 1)
 
 
 def reset_(model: nn.Module) -> nn.Module:

@@ -7,7 +7,7 @@ import io
 import itertools
 import re
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any
 from xml.sax.saxutils import escape, quoteattr
@@ -193,3 +193,8 @@ def percent_axis(ax: Axes, which: str = "both") -> None:
     for axis in (ax.xaxis, ax.yaxis):
         if which in ("both", axis.axis_name):
             axis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.4g} %"))
+
+
+def columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
+    """Points (x, y) as the two lists that matplotlib draws."""
+    return [x for x, _ in points], [y for _, y in points]

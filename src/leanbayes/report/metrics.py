@@ -51,21 +51,9 @@ METRICS = (
     *_group(
         CALIBRATION,
         ("adaptive_ece", "Adaptive ECE", "lower", "number", "ECE in bins of equally many data"),
-        (
-            "classwise_ece",
-            "Class-wise ECE",
-            "lower",
-            "number",
-            "the gap of every class, not of the top one alone",
-        ),
+        ("classwise_ece", "Class-wise ECE", "lower", "number", "the gap of every class, not of the top one alone"),
         ("classwise_ace", "Class-wise ACE", "lower", "number", "the same in bins of equally many data"),
-        (
-            "classwise_l2",
-            "Class-wise L2",
-            "lower",
-            "number",
-            "root mean squared gap, debiased; some call it ECE",
-        ),
+        ("classwise_l2", "Class-wise L2", "lower", "number", "root mean squared gap, debiased; some call it ECE"),
         ("brier.reliability", "Brier: reliability", "lower", "number", "the part due to miscalibration"),
         ("brier.resolution", "Brier: resolution", "higher", "number", "what telling data apart wins"),
         ("brier.uncertainty", "Brier: uncertainty", "none", "number", "what the data alone would cost"),
@@ -98,13 +86,7 @@ METRICS = (
         ("corruption.ece", "ECE, corrupted", "lower", "number", "mean ECE over all corruptions"),
         ("corruption.clean_accuracy", "Accuracy, clean", "higher", "percent", "of the same images before"),
         ("corruption.mce", "mCE", "lower", "percent", "mean corruption error, relative to the reference"),
-        (
-            "corruption.rmce",
-            "Relative mCE",
-            "lower",
-            "percent",
-            "the error that corruption adds, relative to the same",
-        ),
+        ("corruption.rmce", "Relative mCE", "lower", "percent", "the error that corruption adds, relative to the same"),
     ),
     *_group(
         ATTACKED,

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from .figure import INK, MUTED, canvas, colour, label, legend, percent_axis, style, svg
+from .figure import INK, MUTED, canvas, colour, columns, label, legend, percent_axis, style, svg
 from .metrics import SCORES
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ def reliability_overlay(evaluations: Sequence[Evaluation]) -> str:
     with canvas() as (figure, ax):
         curves = [pooled(e.curves["reliability"], 1 / 12) for e in evaluations]
         for number, (e, points) in enumerate(zip(evaluations, curves, strict=True)):
-            ax.plot(*_columns(points), **style(number), label=label(e.name))
+            ax.plot(*columns(points), **style(number), label=label(e.name))
         low = min((min(point) for points in curves for point in points), default=0.0)
         ax.plot([low, 1], [low, 1], color=MUTED[0], linewidth=1, dashes=(4, 3), zorder=1)
         ax.set(xlabel="confidence", ylabel="accuracy")
@@ -148,7 +148,7 @@ def training(history: Sequence[Mapping[str, Any]]) -> str:
             for number, key in enumerate(keys):
                 points = [(at, row[key]) for at, row in enumerate(history, 1) if _number(row.get(key))]
                 ax.plot(
-                    *_columns(points), _LINES[number % 4], color=colour(number), label=label(key.replace("_", " ")),
+                    *columns(points), _LINES[number % 4], color=colour(number), label=label(key.replace("_", " ")),
                     marker="o" if len(points) == 1 else None,
                 )  # fmt: skip
             ax.set_ylabel(text)
@@ -168,10 +168,6 @@ def _steps(ax: Any, edges: Sequence[float], counts: Sequence[int], shade: str, t
     total = sum(counts) or 1
     ax.stairs([n / total for n in counts], edges, fill=True, color=shade, alpha=0.25)
     ax.stairs([n / total for n in counts], edges, color=shade, linewidth=1.6, label=text)
-
-
-def _columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    return [x for x, _ in points], [y for _, y in points]
 
 
 def _number(value: object) -> bool:

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from ..errors import LeanBayesWarning
+from ..files import plain
 from ..prediction import Predictive
 from .options import Thresholds
 
@@ -28,7 +29,7 @@ def answers(
         shift, factor = scale if prediction.task == "regression" else (0.0, 1.0)
         columns["draws"] = (prediction.drawn.transpose(0, 1) * factor + shift).tolist()
     names = list(columns)
-    return [_finite(dict(zip(names, row, strict=True))) for row in zip(*columns.values(), strict=True)]
+    return [plain(dict(zip(names, row, strict=True))) for row in zip(*columns.values(), strict=True)]
 
 
 def abstained(answer: Answer, thresholds: Thresholds) -> list[str]:
@@ -95,12 +96,3 @@ def _without_warnings() -> warnings.catch_warnings:
 
 def _largest(value: Any) -> float:
     return max(map(_largest, value)) if isinstance(value, list) else math.inf if value is None else float(value)
-
-
-def _finite(value: Any) -> Any:
-    """JSON has no infinite numbers: they become null."""
-    if isinstance(value, dict):
-        return {name: _finite(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_finite(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value

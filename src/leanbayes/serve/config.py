@@ -51,7 +51,7 @@ class Settings:
 
     def __post_init__(self) -> None:
         for name in ("samples", "max_samples", "max_batch", "max_queue", "max_rows", "max_body", "max_pixels"):
-            checks.whole_number(option(name), self.__dict__[name])
+            checks.whole_number(checks.option(name), self.__dict__[name])
         checks.samples(self.max_samples)
         checks.whole_number("--samples", self.samples, at_most=self.max_samples, hint="--max-samples allows more")
         checks.whole_number("--seed", self.seed, at_least=0, at_most=2**63 - 1)
@@ -59,14 +59,9 @@ class Settings:
         checks.probability("--min-confidence", self.min_confidence)
         for name in ("max_entropy", "max_information", "max_std"):
             if self.__dict__[name] is not None:
-                checks.number(option(name), self.__dict__[name], at_least=0)
+                checks.number(checks.option(name), self.__dict__[name], at_least=0)
         if self.max_set is not None:
             checks.whole_number("--max-set", self.max_set)
         checks.number("--max-wait", self.max_wait, at_least=0)
         checks.number("--deadline", self.deadline, at_least=1)
         checks.number("--drain", self.drain, above=0)
-
-
-def option(name: str) -> str:
-    """A field as it is typed."""
-    return "--" + name.replace("_", "-")

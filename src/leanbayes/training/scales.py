@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
@@ -25,7 +24,8 @@ class Watch:
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
         stepped = {p for group in optimizer.param_groups for p in group["params"]}
-        self.watched = [q for q in _posteriors(model) if any(q._parameters[name] in stepped for name in q.scales)]
+        posteriors = (module for module in model.modules() if isinstance(module, Posterior))
+        self.watched = [q for q in posteriors if any(q._parameters[name] in stepped for name in q.scales)]
         self.before = [_some(q) for q in self.watched]
 
     def moved(self) -> float:
@@ -48,24 +48,6 @@ class Watch:
                 LeanBayesWarning,
                 stacklevel=2,
             )
-
-
-@torch.no_grad()
-def median_log_scale(model: nn.Module) -> float:
-    """The median of log sigma (log sqrt(alpha) where that is learned) over the learned scales of a model.
-
-    >>> import leanbayes as lb
-    >>> model = nn.Sequential(nn.Linear(4, 2))
-    >>> _ = lb.bayesianize_(model, lb.MeanField(std=0.02))
-    >>> round(math.exp(median_log_scale(model)), 3)
-    0.02
-    """
-    found = [s.flatten() for q in _posteriors(model) if (s := q.log_scale()) is not None]
-    return float(torch.cat(found).median()) if found else math.nan
-
-
-def _posteriors(model: nn.Module) -> Iterable[Posterior]:
-    return (module for module in model.modules() if isinstance(module, Posterior))
 
 
 @torch.no_grad()

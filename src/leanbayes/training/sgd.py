@@ -104,8 +104,6 @@ def as_params(params: Any) -> Any:
 
     A single tensor passes: torch has a message for it.
     """
-    return params if isinstance(params, Tensor) else checks.iterable_of("params", params, "parameters", _as_is)
-
-
-def _as_is(name: str, value: Any) -> Any:
-    return value
+    if isinstance(params, Tensor):
+        return params
+    return checks.iterable_of("params", params, "parameters", lambda name, value: value)

@@ -91,12 +91,7 @@ def _sums(
 
 
 def drawn(
-    model: nn.Module,
-    data: Iterable[Any],
-    forward: Callable[[Any], Any],
-    device: torch.device,
-    seed: int,
-    samples: int,
+    model: nn.Module, data: Iterable[Any], forward: Callable[[Any], Any], device: torch.device, seed: int, samples: int
 ) -> Iterator[Iterator[tuple[Any, Any]]]:
     """For every batch, what each of some networks drawn as whole says of it, with the targets.
 

@@ -8,7 +8,7 @@ import torch
 
 from leanbayes.errors import ConfigError
 from leanbayes.methods.sparse import criteria
-from leanbayes.methods.sparse.criteria import ADDITIONS, REMOVALS, addition_score, removal_score
+from leanbayes.methods.sparse.criteria import REMOVALS, removal_score
 
 mpmath = pytest.importorskip("mpmath")  # torch brings it along, through sympy
 
@@ -123,20 +123,10 @@ def test_lambda_is_a_unit_of_length():
         assert torch.allclose(removal_score(name, mu, sigma, 5.0), removal_score(name, 5 * mu, 5 * sigma, 1.0))
 
 
-def test_addition_scores():
-    gradients = torch.tensor([[1.0, -2.0], [-3.0, 0.5]])
-    assert addition_score("sample", gradients).tolist() == [3.0, 0.5]
-    assert addition_score("mean", gradients).tolist() == [3.0, 0.5]
-    assert addition_score("steps", gradients).tolist() == [2.0, 1.25]
-    assert set(ADDITIONS) == {"sample", "mean", "steps"}
-
-
 def test_bad_names_and_lambdas_are_refused():
     one = torch.ones(1)
     with pytest.raises(ConfigError, match="snr-abs"):
         removal_score("magnitude", one, one)
-    with pytest.raises(ConfigError, match="steps"):
-        addition_score("magnitude", one)
     for lam in (0.0, -1.0, math.nan, math.inf, True):
         with pytest.raises(ConfigError, match="lam"):
             removal_score("exp", one, one, lam)

@@ -53,12 +53,7 @@ class Distances(NamedTuple):
 
 
 def ged(
-    samples: Any,
-    annotations: Any,
-    *,
-    unbiased: bool = False,
-    exhaustive: bool = False,
-    num_classes: int | None = None,
+    samples: Any, annotations: Any, *, unbiased: bool = False, exhaustive: bool = False, num_classes: int | None = None
 ) -> Tensor:
     """The squared generalised energy distance 2 E d(s, a) - E d(s, s') - E d(a, a') of each image, (N,) in float64.
 

@@ -15,8 +15,7 @@ from ...convert.apply import swap_
 from ...errors import ConversionError, PredictionError
 from ...layers.contract import BayesianLayer, original, remove_hooks
 from ...posteriors.base import Posterior, exchanged
-from ...sampling import Site, context
-from ...turns import check_forward
+from ...sampling import Site, context, handed_over
 
 
 class Turn(Site):
@@ -56,11 +55,7 @@ class Turn(Site):
 
     def index(self) -> int | Tensor:
         """The member of this pass; a tensor where `torch.func.vmap` runs over several."""
-        check_forward(self)
-        if context.watch is not None:
-            context.watch(self)
-        given = None if context.draws is None else context.draws.get(id(self))
-        if given is None:
+        if (given := handed_over(self)) is None:
             return self.member
         try:
             return int(given)

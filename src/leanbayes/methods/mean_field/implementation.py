@@ -24,8 +24,7 @@ class _MeanField(Implementation[MeanField]):
 
         def make(name: str) -> Posterior:
             # the parameter itself becomes the mean: optimisers that hold it go on training it
-            mean = source._parameters[name]
-            assert mean is not None
+            mean = source.get_parameter(name)
             return Gaussian(mean, rho_like(mean, config.std or relative_std(mean, config.scale)))
 
         return bayes_layer(

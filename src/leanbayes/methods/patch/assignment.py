@@ -37,12 +37,7 @@ class Assignment(Site):
     logits: nn.Parameter | None
 
     def __init__(
-        self,
-        shape: tuple[int, ...],
-        probabilities: tuple[float, ...],
-        *,
-        held: bool = False,
-        learned: bool = False,
+        self, shape: tuple[int, ...], probabilities: tuple[float, ...], *, held: bool = False, learned: bool = False
     ) -> None:
         super().__init__()
         check_probabilities("probabilities", probabilities)

@@ -1,8 +1,7 @@
-"""The removal and addition criteria of sparse subspace VI, as functions of mean, std and gradients.
+"""The removal criteria of sparse subspace VI (section 3.3.1), as functions of theta ~ N(mu, sigma^2).
 
-Six for removal (section 3.3.1), functions of theta ~ N(mu, sigma^2), and three for addition (section 3.3.2), functions
-of gradients. All are elementwise, computed in double precision whatever comes in, and finite for any ratio
-r = |mu| / sigma. A score has the order of its criterion without its overflow: where two weights differ, so do they.
+All are elementwise, computed in double precision whatever comes in, and finite for any ratio r = |mu| / sigma. A score
+has the order of its criterion without its overflow: where two weights differ, so do they.
 
 With s = lambda sigma, and d = E|theta| / sigma - r, the folded normal's excess over r, all are functions of r and s,
 times a power of sigma.
@@ -24,8 +23,6 @@ from ...posteriors.magnitude import above_zero, excess, expected_magnitude, magn
 
 Removal = Literal["mean", "snr", "abs", "snr-abs", "exp", "snr-exp"]
 REMOVALS: tuple[str, ...] = get_args(Removal)
-Addition = Literal["sample", "mean", "steps"]
-ADDITIONS: tuple[str, ...] = get_args(Addition)
 
 _SERIES_BELOW = 1e-3
 _PLAIN_ABOVE = 12.0  # e^(-r^2 / 2) is below 1e-31 there: |theta| is theta
@@ -76,20 +73,6 @@ def removal_score(name: Removal | str, mu: Tensor, sigma: Tensor, lam: float = 1
     tensor([1, 0])
     """
     return _find(name)(mu, sigma, lam)
-
-
-def addition_score(name: Addition | str, gradients: Tensor) -> Tensor:
-    """What places are ranked by under a criterion for addition; the highest come in (equation 9, section 3.3.2).
-
-    gradients: (K, ...) of the loss by the weights, one for each of K passes. "sample": |g| under one draw of the
-    weights, "mean": |g| at the means, both of the last pass; "steps": the mean of |g| over draws and batches.
-
-    >>> addition_score("steps", torch.tensor([[1.0], [-3.0]])), addition_score("sample", torch.tensor([[1.0], [-3.0]]))
-    (tensor([2.]), tensor([3.]))
-    """
-    if name not in ADDITIONS:
-        raise ConfigError(f"addition: expected one of {', '.join(ADDITIONS)}, received {checks.short(name)}")
-    return gradients.abs().mean(0) if name == "steps" else gradients[-1].abs()
 
 
 def _find(name: str) -> Callable[[Tensor, Tensor, float], Tensor]:

@@ -135,8 +135,7 @@ class _SparseSubspace(_SparseTraining[SparseSubspace]):
         config = self.config
 
         def make(name: str) -> Posterior:
-            weight = module._parameters[name]
-            assert weight is not None
+            weight = module.get_parameter(name)
             loc, index = self.start(module, self.first_count(weight, conversion))
             std = config.std or (relative_std(loc, EmpiricalNormal().scale) if self.trained(conversion) else 0.01)
             q = SparseGaussian(loc, rho_like(loc, std), index, weight.shape)
@@ -167,8 +166,7 @@ class _SparseSubspace(_SparseTraining[SparseSubspace]):
 class _Rigl(_SparseTraining[Rigl]):
     def convert(self, module: nn.Module, conversion: Conversion) -> FixedLayer:
         """A FixedLayer whose weight is a SparsePoint."""
-        weight = module._parameters["weight"]
-        assert weight is not None
+        weight = module.get_parameter("weight")
 
         def make() -> SparsePoint:
             q = SparsePoint(*self.start(module, self.first_count(weight, conversion)), weight.shape)

@@ -27,9 +27,7 @@ class _Variance(Implementation[Variance]):
 
         def make(name: str) -> Posterior:
             # the parameter itself becomes mu: optimisers that hold it go on training it
-            mu = source._parameters[name]
-            assert mu is not None
-            return self._posterior(mu)
+            return self._posterior(source.get_parameter(name))
 
         return bayes_layer(
             module,

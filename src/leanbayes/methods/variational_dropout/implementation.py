@@ -26,8 +26,7 @@ class _VariationalDropout(Implementation[VariationalDropout]):
 
         def make(name: str) -> Posterior:
             # the parameter itself becomes theta: optimisers that hold it go on training it
-            theta = source._parameters[name]
-            assert theta is not None
+            theta = source.get_parameter(name)
             if config.parameterisation == "multiplicative":
                 shape = alpha_shape(theta.shape, config.granularity)
                 return MultiplicativeGaussian(theta, theta.detach().new_full(shape, config.log_alpha))

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 import leanbayes as lb
 
 from ...compress.thresholds import Tuning
-from ...data import DataSet, load
+from ...data import DataSet
 from ...evaluation.metrics import calibration, classification
 from ...methods.nested import WEIGHTS
 from ...prediction import Predictive
@@ -76,16 +76,9 @@ def cells(preset: str) -> Iterator[Cell]:
         yield network_cell(one.data, one, "all", "stages", partial(measured, one, preset), **also)
 
 
-def held_out(one: NestedTraining, count: int) -> tuple[Tensor, Tensor]:
-    """Training images that the network was not trained on."""
-    inputs, targets = load(one.data, val_fraction=0).train.tensors
-    start = one.limit or len(inputs) - count
-    return inputs[start : start + count], targets[start : start + count]
-
-
 def measured(one: NestedTraining, preset: str, model: nn.Module, data: DataSet, seed: int) -> Measured:
     """The stages by themselves, and the cascade by each score."""
-    apart, (inputs, targets) = held_out(one, HELD_OUT[preset]), data.test.tensors
+    apart, (inputs, targets) = one.held_out_images(HELD_OUT[preset]), data.test.tensors
     cascade = lb.Cascade(model, widths=WIDTHS, loader=data.train, fold_batchnorm=True)
     for stage in cascade.stages:
         lb.calibrate_(stage, apart, progress=False)

@@ -23,7 +23,7 @@ from functools import partial
 from typing import Any, cast
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import leanbayes as lb
 
@@ -149,7 +149,7 @@ def trained_student(
         "lr": setup.lr,
         "batch_size": setup.training.batch_size,
         "scheduler": partial(linear_decay, epochs=setup.epochs),
-        "val": held_out(setup),
+        "val": setup.training.held_out_images(setup.held_out),
         "early_stopping": best,
         "seed": seed,
         "progress": False,
@@ -183,13 +183,6 @@ def answers(setup: Setup, seed: int, teacher: nn.Module, data: DataSet) -> lb.Pr
 
 
 _answers: dict[str, lb.Predictive] = {}
-
-
-def held_out(setup: Setup) -> tuple[Tensor, Tensor]:
-    """Training images that no network of the setup was trained on."""
-    inputs, targets = load(setup.training.data, val_fraction=0).train.tensors
-    start = setup.training.limit or len(inputs) - setup.held_out
-    return inputs[start : start + setup.held_out], targets[start : start + setup.held_out]
 
 
 def quality(setup: Setup, model: nn.Module, data: DataSet, seed: int, samples: int) -> Metrics:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...report.figure import canvas, colour, label, percent_axis, svg
-from .charts import STYLES, columns, mean
+from ...report.figure import canvas, colour, columns, label, percent_axis, svg
+from .charts import STYLES, mean
 
 
 def attacks(result: Mapping[str, Any]) -> str:

@@ -56,14 +56,7 @@ def _lines(
         return svg(drawn, title, "; ".join(spoken))
 
 
-def curves(
-    ax: Axes,
-    rows: Rows,
-    metric: str,
-    names: Sequence[str] | None = None,
-    *,
-    log: bool = False,
-) -> str:
+def curves(ax: Axes, rows: Rows, metric: str, names: Sequence[str] | None = None, *, log: bool = False) -> str:
     """The lines of one panel, a method each (``names``, or all there are); what they say in words is returned."""
     names = names or list(dict.fromkeys(row["method"] for row in rows))
     ends = []
@@ -95,11 +88,6 @@ def mean(row: Mapping[str, Any], metric: str) -> float:
     """The mean of a metric over seeds; NaN where a row does not have it."""
     found = row["metrics"].get(metric)
     return math.nan if found is None or found["mean"] is None else float(found["mean"])
-
-
-def columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    """Points (x, y) as the two lists that matplotlib draws."""
-    return [x for x, _ in points], [y for _, y in points]
 
 
 def bars(title: str, name: Callable[[Mapping[str, Any]], str], metric: str = "accuracy") -> Figure:

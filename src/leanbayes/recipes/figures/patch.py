@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...report.figure import MUTED, canvas, colour, label, legend, percent_axis, svg
+from ...report.figure import MUTED, canvas, colour, columns, label, legend, percent_axis, svg
 from ..results import points_as_rows
-from .charts import columns, mean
+from .charts import mean
 
 Result = Mapping[str, Any]
 _MARKS = ("o", "s", "^", "D", "v", "P")

@@ -11,8 +11,7 @@ from typing import Any
 
 from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
 
-from ...report.figure import MUTED, canvas, colour, legend, percent_axis, svg
-from .charts import columns
+from ...report.figure import MUTED, canvas, colour, columns, legend, percent_axis, svg
 
 _MARKS = ("o-", "s--", "^:", "D-.")
 _PROCEDURES = ("ensemble", "stochastic", "deterministic")

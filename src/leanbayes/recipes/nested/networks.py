@@ -22,7 +22,7 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 
 import leanbayes as lb
@@ -33,7 +33,7 @@ from ...evaluation.metrics.ood import aupr, auroc
 from ...methods.nested import WEIGHTS
 from ..experiment import Cell
 from ..results import Metrics
-from ..training import ROWS, Training, network_cell, reset_
+from ..training import ROWS, Training, network_cell, reset_, weights_in_all
 
 NESTED = ("BN3", "FN3")
 
@@ -197,13 +197,6 @@ SETUPS: dict[str, tuple[NestedSetup, ...]] = {
 }
 
 
-def held_out(setup: NestedSetup) -> tuple[Tensor, Tensor]:
-    """Training images that no network of the setup was trained on."""
-    inputs, targets = load(setup.training.data, val_fraction=0).train.tensors
-    start = setup.training.limit or len(inputs) - setup.held_out
-    return inputs[start : start + setup.held_out], targets[start : start + setup.held_out]
-
-
 def at_width(
     setup: NestedSetup,
     model: nn.Module,
@@ -244,9 +237,4 @@ def quality(setup: NestedSetup, model: nn.Module, data: DataSet, seed: int, **op
 def share_of_weights(model: nn.Module, width: float | Mapping[str, float]) -> float:
     """The part of a nested network's weights, those of Linear layers and convolutions, that a width uses."""
     part, whole = (lb.extract(model, width=at, sparse=False) for at in (width, 1.0))
-    return weights(part) / weights(whole)
-
-
-def weights(model: nn.Module) -> int:
-    """Those of Linear layers and convolutions, without biases."""
-    return sum(p.numel() for p in model.parameters() if p.ndim > 1)
+    return weights_in_all(part) / weights_in_all(whole)

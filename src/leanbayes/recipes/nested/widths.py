@@ -21,7 +21,7 @@ from ...data import DataSet
 from ..experiment import Cell, Experiment, grid
 from ..figures.charts import lines
 from ..results import Metrics
-from .networks import SETUPS, NestedSetup, at_width, held_out, quality
+from .networks import SETUPS, NestedSetup, at_width, quality
 
 KINDS = {"BN3": "BN3", "DT-BN3": "BN3", "FN3": "FN3", "FN3-TS": "FN3", "IBNN": "IBNN"}
 
@@ -44,7 +44,7 @@ def measured(setup: NestedSetup, name: str, width: float, model: nn.Module, data
     means = name == "DT-BN3"
     model = at_width(setup, model, data, width, means=means)
     if name == "FN3-TS":
-        lb.calibrate_(model, held_out(setup), samples=1, progress=False)
+        lb.calibrate_(model, setup.training.held_out_images(setup.held_out), samples=1, progress=False)
     return quality(setup, model, data, seed, **({"mean_only": True} if means else {}))
 
 

@@ -61,10 +61,7 @@ class Batches:
             yield (
                 shift_and_mirror(batch)
                 if self.augment
-                else (
-                    torch.stack([x for x, _ in batch]),
-                    torch.stack([y for _, y in batch]),
-                )
+                else (torch.stack([x for x, _ in batch]), torch.stack([y for _, y in batch]))
             )
 
 

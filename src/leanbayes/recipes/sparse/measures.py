@@ -18,7 +18,7 @@ from ...methods.structured_pruning.layer import ChannelNoiseLayer
 from ...posteriors.base import Posterior
 from ...posteriors.sparse import Sparse
 from ..results import Metrics
-from ..training import ROWS, Training
+from ..training import ROWS, Training, weights_in_all
 
 
 def predicted(model: nn.Module, inputs: Tensor, samples: int, seed: int) -> Any:
@@ -54,11 +54,6 @@ def size(model: nn.Module, data: DataSet, training: Training) -> Metrics:
         "training FLOPs": own.training_flops(count, training.epochs),
         "x dense VI": own.training_flops() / (2 * dense.training_flops()),
     }
-
-
-def weights_in_all(model: nn.Module) -> int:
-    """The weights of the plain network: those of Linear layers and convolutions, without biases."""
-    return sum(p.numel() for p in model.parameters() if p.ndim > 1)
 
 
 def weights_in_use(model: nn.Module) -> int:

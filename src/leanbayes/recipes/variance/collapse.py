@@ -196,10 +196,7 @@ def signal_and_offset(model: nn.Module, inputs: Tensor) -> Metrics:
         logits = model(inputs).double()
     logits = logits - logits.mean(1, keepdim=True)
     average = logits.mean(0)
-    return {
-        "signal": float((logits - average).square().mean().sqrt()),
-        "offset": float(average.square().mean().sqrt()),
-    }
+    return {"signal": float((logits - average).square().mean().sqrt()), "offset": float(average.square().mean().sqrt())}
 
 
 def _features(model: nn.Module, layer: str, data: DataSet, limit: int | None) -> tuple[Tensor, Tensor]:
