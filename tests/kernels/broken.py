@@ -69,6 +69,8 @@ def working_calls(rng):
     record("leanbayes_perturb", mu, sigma, mu.clone(), mu.clone(), 7)
     with mock.patch.object(gaussian, "call", record):
         gaussian_cases.calls(rng)
+    given = torch.randn(3, 2, 4, 5, 6), torch.randn(3, 7, 4, 3, 2), torch.randn(3, 7), torch.empty(3, 2, 7, 5, 5)
+    record("leanbayes_convolve", [3, 2, 4, 7, 3, 2, 1, 0, 5, 6], *given)
     form, rows = rng.randint(0, 3), rng.choice([n for n in (1, 2, max(len(mu), 1)) if len(mu) % n == 0])
     record("leanbayes_divergence", form, 0, 0.0, 1.0, rows, mu, sigma, torch.empty(rows))
     record(

@@ -14,6 +14,7 @@ from tests.kernels.reference import close, doubled
 
 from leanbayes.kernels import geometry, layout, library, norm, sparse
 from leanbayes.kernels.buffers import empty
+from leanbayes.kernels.convolution import convolve
 from leanbayes.kernels.geometry import LANES, Geometry
 from leanbayes.kernels.library import call
 from leanbayes.kernels.plan import plan
@@ -40,6 +41,7 @@ def valid(seed):
     native.leanbayes_level(rng.choice(levels()))
     torch.set_num_threads(rng.choice([1, 1, 2]))
     kinds = [operation, operation, operation, chain, pool, blocks, perturbed, rectified, largest, spread, divergence]
+    kinds += [of_samples]
     kind = rng.choice(kinds)
     try:
         kind(rng)
@@ -125,6 +127,27 @@ def operation(rng):
     for got, true, size, name in zip(ours, exact, sizes, ("output", "x", "mu", "sigma", "bias"), strict=True):
         if got is not None and got.numel():
             close(got, true, size, name)
+
+
+def of_samples(rng):
+    """Convolutions of stride 1 of many samples; images, weights and biases may be common to them."""
+    kernel, padding = ([rng.choice(few) for _ in range(2)] for few in ([1, 2, 3, 5], [0, 0, 1, 2, 4]))
+    size = [rng.randint(max(1, k - 2 * p), 25) for k, p in zip(kernel, padding, strict=True)]
+    inputs, outputs, samples = rng.randint(1, 9), rng.randint(1, 13), rng.randint(1, 5)
+    counts = [rng.choice([1, samples]) for _ in range(3)]
+    x, weight = (
+        torch.randn(counts[0], rng.randint(1, 6), inputs, *size),
+        torch.randn(counts[1], outputs, inputs, *kernel),
+    )
+    bias = torch.randn(counts[2], outputs) if rng.random() < 0.7 else None
+    ours = convolve(x, weight, bias, padding)
+
+    def exact(*given):
+        each = [[None] * len(ours) if t is None else t.expand(len(ours), *t.shape[1:]) for t in given]
+        return torch.stack([F.conv2d(*one, padding=padding) for one in zip(*each, strict=True)])
+
+    given = [x, weight, bias]
+    close(ours, exact(*doubled(given)).detach(), exact(*doubled(given, absolute=True)).detach(), "of samples")
 
 
 def chain(rng):
