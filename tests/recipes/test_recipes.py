@@ -169,6 +169,7 @@ def test_every_preset_has_pieces_with_keys_and_names_of_their_own(name):
         assert len({json.dumps(piece.key, sort_keys=True, default=str) for piece in pieces}) == len(pieces)
 
 
+@pytest.mark.long  # twelve trainings; the recipes of the papers have smoke tests of their own
 def test_baselines_smoke():
     result = reproduce("baselines", "smoke")
     json.dumps(result, allow_nan=False)

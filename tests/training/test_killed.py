@@ -5,6 +5,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import nn
 from torch.optim.lr_scheduler import OneCycleLR
@@ -85,6 +86,7 @@ def without_time(folder: Path) -> list[str]:
     return [line.split(', "seconds"')[0] for line in (folder / "run.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.long  # tests/soak/test_kills.py has some of all methods
 def test_killed_at_ten_random_moments(processes, tmp_path):
     calm, rough = tmp_path / "calm", tmp_path / "rough"
     calm.mkdir()
