@@ -2,10 +2,13 @@
 
 import copy
 import math
+import random
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, Dataset, WeightedRandomSampler
 
 import leanbayes as lb
 from leanbayes.errors import ConfigError, DataError
@@ -303,3 +306,30 @@ def test_bad_input_is_refused():
         lb.tune_noise_(converted(lb.MeanField()), (x, y), task="classification", samples=0)
     with pytest.raises(ConfigError, match="factor"):
         scale_noise_(converted(lb.MeanField()), 0.0)
+
+
+class Jittered(Dataset):
+    """Draws from the generators that `torch.manual_seed` does not seed."""
+
+    def __len__(self):
+        return 64
+
+    def __getitem__(self, index):
+        x = torch.full((4,), index / 32 - 1 + random.random() + float(np.random.rand()))
+        return x, x.sum(0, keepdim=True)
+
+
+def test_the_amount_does_not_depend_on_generators_that_nobody_seeded():
+    def tuned(seed):
+        model, train_data = line()
+        sampler = WeightedRandomSampler([1.0] * 64, 32, generator=torch.Generator().manual_seed(1))
+        val = DataLoader(Jittered(), 16, sampler=sampler)
+        random.seed(seed)
+        np.random.seed(seed)
+        lb.bayesianize_(model, lb.Dropout(0.3))
+        told = lb.fit(model, train_data, val=val, epochs=1, task="regression", progress=False)
+        return told.tuning.tried, model.state_dict()
+
+    (first, one), (second, other) = tuned(1), tuned(2)
+    assert first == second
+    assert all(torch.equal(one[name], other[name]) for name in one)

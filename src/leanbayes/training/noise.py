@@ -20,7 +20,7 @@ from ..likelihoods import Likelihood, Regression, likelihood as as_likelihood
 from . import data as feeds, rng
 from .noise_trials import STATISTICS, STEP, Trials, Tuning, learns_noise, put_back, scaled
 from .recalibrate import can_recalibrate, recalibrate_
-from .validate import drawn
+from .validate import drawn, unread
 
 SAMPLES = 8
 SHARE = 0.05
@@ -172,8 +172,6 @@ def limited_(model: nn.Module, meant: Likelihood, val: feeds.Feed, *, seed: int)
     limits = Limits()
     if not isinstance(meant, Regression) or not scalable(model):
         return limits
-    generators = val.generators()
-    states = [rng.state_of(generator) for generator in generators]
     try:
         for _ in range(ROUNDS):
             spread, residual = _noise_and_residual(model, meant, val, seed)
@@ -183,9 +181,6 @@ def limited_(model: nn.Module, meant: Likelihood, val: feeds.Feed, *, seed: int)
     except BaseException:
         put_back(limits.undo)
         raise
-    finally:
-        for generator, state in zip(generators, states, strict=True):
-            rng.set_state(generator, state)
     return limits
 
 
@@ -209,6 +204,8 @@ def _noise_and_residual(model: nn.Module, meant: Regression, val: feeds.Feed, se
 def _passes(
     model: nn.Module, val: feeds.Feed, forward: Callable[[Any], Any], samples: int, seed: int
 ) -> Iterator[Iterator[tuple[Any, Any]]]:
-    """What each of some networks says of every batch; see `drawn`."""
+    """What each of some networks says of every batch, which are the same at every call; see `drawn`."""
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
-    return drawn(model, val.epoch(0), forward, device, seed, samples)
+    with unread(val, device):
+        rng.seed_all(sampling.mix(seed, 0))  # a loader of the user's may draw from any of them
+        yield from drawn(model, val.epoch(0), forward, device, seed, samples)

@@ -121,7 +121,7 @@ def start_noise(run: Run, count: int = 16) -> None:
     """
     meaning = run.job.elbo.likelihood
     if isinstance(meaning, Regression) and meaning.starts_at_residuals:
-        with _unread(run, run.feed), run.job.parameters.whole():
+        with unread(run.feed, run.fabric.device), run.job.parameters.whole():
             together = partial(processes.total_of, run.fabric)
             found = run.validate(itertools.islice(run.feed.epoch(0), count), 1, together)
         if math.isfinite(found["val_rmse"]):
@@ -145,20 +145,22 @@ def check_validation(run: Run) -> None:
             names.extend(run.validate(seen, samples=1))
 
     if (val := run.val) is not None:
-        with _unread(run, val), run.job.parameters.whole():
+        with unread(val, run.fabric.device), run.job.parameters.whole():
             processes.together(run.fabric, lambda: check(val))
     check_monitors(run.job.callbacks, names)
 
 
 @contextlib.contextmanager
-def _unread(run: Run, feed: Feed) -> Iterator[None]:
+def unread(feed: Feed, device: torch.device | None = None) -> Iterator[None]:
     """Run a block that reads from a feed, then put all generators back, those of a sampler of the user's as well."""
     generators = feed.generators()
     states = [rng.state_of(generator) for generator in generators]
-    with rng.preserved(run.fabric.device):
-        yield
-    for generator, state in zip(generators, states, strict=True):
-        rng.set_state(generator, state)
+    try:
+        with rng.preserved(device):
+            yield
+    finally:
+        for generator, state in zip(generators, states, strict=True):
+            rng.set_state(generator, state)
 
 
 def _prediction(likelihood: Likelihood, output: Tensor) -> Tensor:
