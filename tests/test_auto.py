@@ -25,7 +25,16 @@ def test_candidates_stand_in_the_table_and_the_model_stays_as_it_was():
     before = copy.deepcopy(model.state_dict())
     found = lb.auto(model, train, val, epochs=2, progress=False)
     names = {one.name for one in found.tried}
-    assert names == {"plain", "MeanField", "Variance", "VariationalDropout", "Dropout", "Patch", "Ensemble"}
+    assert names == {
+        "plain",
+        "plain, temperature",
+        "MeanField",
+        "Variance",
+        "VariationalDropout",
+        "Dropout",
+        "Patch",
+        "Ensemble",
+    }
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
     over = next(one for one in found.tried if one.name == "Ensemble")
     assert over.nll is None
@@ -52,7 +61,8 @@ def test_two_standard_errors_make_a_method_better(monkeypatch, errors, chosen):
     noise = torch.randn(120, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     noise = (noise - noise.mean()) / noise.std()
     gain = noise / 120**0.5 * 0.1 + errors * 0.1 / 120  # the mean is so many times the standard error
-    values = iter([torch.zeros(120, dtype=torch.float64), gain])
+    level = torch.zeros(120, dtype=torch.float64)
+    values = iter([level, level, gain])  # plain, at a temperature, MeanField
     monkeypatch.setattr(sys.modules["leanbayes.auto"], "_log_probs", lambda *_: next(values))
     found = lb.auto(model, train, val, methods=[lb.MeanField()], epochs=1, progress=False)
     best = next(one for one in found.tried if one.name == "MeanField")
@@ -60,7 +70,7 @@ def test_two_standard_errors_make_a_method_better(monkeypatch, errors, chosen):
     assert found.name == chosen
 
 
-def test_a_method_that_is_better_is_chosen():
+def test_a_network_that_is_too_sure_does_not_stay_plain():
     torch.manual_seed(0)
     x = torch.randn(300, 20)
     y = (x[:, 0] + torch.randn(300) > 0).long()
@@ -68,9 +78,31 @@ def test_a_method_that_is_better_is_chosen():
     model = nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 2))
     lb.fit(model, train, epochs=100, lr=1e-2, progress=False)  # sure of all it has seen
     found = lb.auto(model, train, val, methods=[lb.MeanField(scale=0.7)], epochs=1, progress=False)
-    best = found.tried[0]
-    assert found.name == best.name == "MeanField"
-    assert best.gain > best.gain_error > 0
+    method = next(one for one in found.tried if one.name == "MeanField")
+    assert method.gain > 2 * method.gain_error > 0
+    assert found.name == found.tried[0].name != "plain"
+
+
+def test_a_temperature_is_enough_for_a_network_that_is_too_sure():
+    model, (x, y), val = problem(1, 600)
+    lb.fit(model, (x[:40], y[:40]), epochs=200, lr=1e-2, progress=False)
+    found = lb.auto(model, (x[:40], y[:40]), val, methods=[], epochs=1, progress=False)
+    plain = next(one for one in found.tried if one.name == "plain")
+    assert found.name == "plain, temperature"
+    assert found.method is None
+    assert found.tried[0].prediction == 1
+    cooled = copy.deepcopy(found.model)
+    assert lb.calibrate_(cooled, val, samples=1, progress=False) > 1.5
+    values = lb.predict(found.model, val[0], samples=1).log_prob(val[1]).double()
+    assert found.tried[0].nll == pytest.approx(-float(values.mean()), abs=1e-6)
+    assert found.tried[0].nll < plain.nll
+
+
+def test_a_regression_has_no_temperature():
+    _, (x, _), (v, _) = problem()
+    network = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 1))
+    found = lb.auto(network, (x, x[:, :1]), (v, v[:, :1]), methods=[], task="regression", epochs=1, progress=False)
+    assert [one.name for one in found.tried] == ["plain"]
 
 
 def test_a_budget_of_prediction_lowers_the_samples():

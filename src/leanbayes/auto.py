@@ -6,6 +6,7 @@ import copy
 import math
 import re
 import time
+import warnings
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -17,8 +18,10 @@ from . import batches, checks
 from .batches import accept, stream
 from .convert.apply import bayesianize_
 from .costs import Cost, cost
-from .errors import ConfigError, ConversionError, DataError, LeanBayesError
+from .errors import ConfigError, ConversionError, DataError, LeanBayesError, LeanBayesWarning
 from .evaluation.progress import Bar
+from .evaluation.temperature import calibrate_
+from .likelihoods import Categorical
 from .method import Method
 from .methods.dropout import Dropout
 from .methods.ensemble import Ensemble
@@ -26,11 +29,12 @@ from .methods.mean_field import MeanField
 from .methods.patch import Patch
 from .methods.variance import Variance
 from .methods.variational_dropout import VariationalDropout
+from .prediction import resolve_task
 from .prediction.api import predict
 from .report.table import as_text, table
 from .training.fit import fit
 
-PLAIN = "plain"
+PLAIN, SCALED = "plain", "plain, temperature"
 CANDIDATES: tuple[Method, ...] = (MeanField(), Variance(), VariationalDropout(), Dropout(), Patch(), Ensemble())
 ERRORS = 2.0
 """By how many standard errors a method has to be better: the best of several would often be so by one, by chance."""
@@ -77,7 +81,7 @@ class Selection:
         for one in self.tried:
             costs = [f"{value:.3g}x" for value in (one.parameters, one.training, one.prediction)]
             nll = "-" if one.nll is None else f"{one.nll:.4f} ± {one.nll_error:.4f}"
-            gain = "-" if one.nll is None or one.method is None else f"{one.gain:+.4f} ± {one.gain_error:.4f}"
+            gain = "-" if one.nll is None or one.name == PLAIN else f"{one.gain:+.4f} ± {one.gain_error:.4f}"
             chosen = "chosen" if one.name == self.name else one.note
             rows.append([one.name, nll, gain, *costs, f"{one.seconds:.1f}", chosen])
         return as_text(table(header, rows))
@@ -98,9 +102,10 @@ def auto(
 ) -> Selection:
     """Train the network plainly and under several methods, and choose by the likelihood of held-out data.
 
-    The plain network, trained in the same way, is always a candidate. Another one takes its place only if its NLL on
-    ``val`` is lower by more than two standard errors of the difference, datum by datum; of those, the lowest. The model
-    that is given stays as it is: candidates are copies, which begin at its weights.
+    The plain network, trained in the same way, is always a candidate; so is, for a classifier, that network at a
+    temperature fitted to ``val`` (`calibrate_`), which costs nothing. Another one takes the place of the plain network
+    only if its NLL on ``val`` is lower by more than two standard errors of the difference, datum by datum; of those,
+    the lowest. The model that is given stays as it is: candidates are copies, which begin at its weights.
 
     train, val: inputs and targets, as in `fit`. val tunes the noise of each candidate (see `fit`) and chooses among
     them: what the chosen one says of it is a little too good.
@@ -117,7 +122,7 @@ def auto(
     >>> net = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 2))
     >>> found = lb.auto(net, (x[:150], y[:150]), (x[150:], y[150:]), methods=[lb.MeanField()], epochs=2, progress=False)
     >>> sorted(one.name for one in found.tried), lb.predict(found.model, x[:3]).probs.shape
-    (['MeanField', 'plain'], torch.Size([3, 2]))
+    (['MeanField', 'plain', 'plain, temperature'], torch.Size([3, 2]))
     """
     checks.module("model", model)
     limits = _limits(budget)
@@ -151,6 +156,12 @@ def auto(
                     models[name], log_probs[name] = candidate, found
                     one = _measured(one, found, log_probs[PLAIN], time.perf_counter() - began)
             tried.append(one)
+            if method is None and isinstance(resolve_task(models[PLAIN], None), Categorical):
+                scaled, one = _scaled(models[PLAIN], val)
+                if scaled is not None:
+                    models[SCALED], found = scaled, _log_probs(scaled, val, 1, seed)
+                    one = _measured(one, found, log_probs[PLAIN], 0.0)
+                tried.append(one)
             bar.advance(1)
     better = [one for one in tried if one.nll is not None and one.gain > ERRORS * one.gain_error]
     chosen = min(better, key=lambda one: one.nll or 0.0, default=tried[0])
@@ -187,6 +198,19 @@ def _prepared(
     over = [f"{ratios[what]:.3g}x {what}" for what in limits if ratios[what] > limits[what] * (1 + 1e-9)]
     note = f"over budget: {', '.join(over)}" if over else ""
     return None if over else candidate, Tried(name, method, **ratios, note=note), samples
+
+
+def _scaled(plain: nn.Module, val: Any) -> tuple[nn.Module | None, Tried]:
+    """A copy of the trained plain network at the temperature that suits ``val``, or None and the reason."""
+    model, one = copy.deepcopy(plain), Tried(SCALED, None)
+    try:
+        with warnings.catch_warnings():
+            # held-out data that tell no temperature leave it at 1, which is the plain network
+            warnings.simplefilter("ignore", LeanBayesWarning)
+            calibrate_(model, val, samples=1, progress=False)
+    except LeanBayesError as error:
+        return None, replace(one, note=f"{type(error).__name__}: {error}")
+    return model, one
 
 
 def _measured(one: Tried, found: Tensor, plain: Tensor, seconds: float) -> Tried:
