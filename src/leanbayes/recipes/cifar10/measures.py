@@ -47,7 +47,7 @@ class Measures:
         """The averaged prediction of a network."""
         return lambda inputs: (
             lb.predict(
-                model, inputs, task="classification", samples=self.samples, seed=seed, chunk=1000 * self.samples
+                model, inputs, task="classification", samples=self.samples, seed=seed, chunk=200 * self.samples
             ).probs
         )
 
