@@ -38,11 +38,12 @@ from .training import PATCHED, FineTuning, OneCycle
 
 @dataclass(frozen=True)
 class Contestant:
-    """Methods by layer; epochs of training, and its highest learning rate; widths to measure the network at."""
+    """Methods by layer; how they are trained (see `FineTuning`); widths to measure the network at."""
 
     methods: Mapping[str, Method | None]
     epochs: int = 3
     lr: float = 0.02
+    kl_weight: float | None = None
     seeds: int = 1
     widths: tuple[float, ...] = ()
 
@@ -103,7 +104,8 @@ def cells(preset: str) -> Iterator[Cell]:
         if chosen.shorter and name not in SMOKE:
             continue
         tuning = tuning_of(chosen, one)
-        own = {"epochs": tuning.epochs, "lr": tuning.lr, "methods": tuning.key()["methods"], "widths": list(one.widths)}
+        trained = {name: tuning.key()[name] for name in ("epochs", "lr", "kl_weight", "methods")}
+        own = {**trained, "widths": list(one.widths)}
         seeds = 1 if chosen.shorter else one.seeds
         yield Cell(label, name, "-", {**key, "row": name, "tuning": own}, partial(measure, chosen, name, one), seeds)
 
@@ -111,7 +113,7 @@ def cells(preset: str) -> Iterator[Cell]:
 def tuning_of(chosen: Setup, one: Contestant) -> FineTuning:
     """How a contestant is trained, from the plain network."""
     epochs = 1 if chosen.shorter else one.epochs
-    options = {**vars(chosen.plain), "methods": one.methods, "epochs": epochs, "lr": one.lr}
+    options = {**vars(chosen.plain), "methods": one.methods, "epochs": epochs, "lr": one.lr, "kl_weight": one.kl_weight}
     return FineTuning(**options, plain=chosen.plain)
 
 

@@ -58,8 +58,11 @@ class OneCycle(Training):
 
     def fit_options(self, data: DataSet) -> dict[str, Any]:
         """The schedule, a step at a time."""
-        steps = self.epochs * -(-len(data.train) // self.batch_size)
-        return {"scheduler": partial(one_cycle, steps=steps), "scheduler_every": "step"}
+        return {"scheduler": partial(one_cycle, steps=self.steps(data)), "scheduler_every": "step"}
+
+    def steps(self, data: DataSet) -> int:
+        """How many steps the training takes."""
+        return self.epochs * -(-len(data.train) // self.batch_size)
 
     def network_of(self, jobs: Jobs, seed: int, data: DataSet) -> nn.Module:
         """The network, trained now, or read back."""
@@ -70,12 +73,13 @@ class OneCycle(Training):
 class FineTuning(OneCycle):
     """A plain network, given a method or none and trained on; see `OneCycle` for the other fields.
 
-    plain: how the network was trained that this one starts from, under the same seed. The weight of the KL, and the
-    statistics of BatchNorm, are those that `fit` gives a network of one's own.
+    plain: how the network was trained that this one starts from, under the same seed. kl_weight: reached after half of
+    the steps; None is the default of `fit`, whose statistics of BatchNorm every network has.
     """
 
     epochs: int = 3
     lr: float = 0.02
+    kl_weight: float | None = None
     plain: OneCycle | None = None
 
     def convert_(self, model: nn.Module) -> None:
@@ -87,7 +91,8 @@ class FineTuning(OneCycle):
 
     def fit_options(self, data: DataSet) -> dict[str, Any]:
         """The schedule, and what `fit` does by default: held-out images choose how much noise there is."""
-        return {**super().fit_options(data), "kl_weight": None, "recalibrate": True, "val": data.val}
+        weight = None if self.kl_weight is None else lb.warmup(0, self.kl_weight, steps=self.steps(data) // 2)
+        return {**super().fit_options(data), "kl_weight": weight, "recalibrate": True, "val": data.val}
 
     def network_of(self, jobs: Jobs, seed: int, data: DataSet) -> nn.Module:
         """The network, trained on now, or read back."""
