@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import one_hot
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from . import checks
@@ -65,10 +66,14 @@ class LatentOutput(NamedTuple):
 
 
 class TaughtOutput(NamedTuple):
-    """What a model returns whose outputs are compared with other targets than the labels: a teacher's answers."""
+    """What a model returns whose outputs are compared with a teacher's samples (batch, S, classes), not with labels.
+
+    and_labels: the labels are appended to the samples (`with_labels`).
+    """
 
     outputs: Tensor
     targets: Tensor
+    and_labels: bool = False
 
 
 class SeesTargets(nn.Module):
@@ -95,7 +100,21 @@ def call(model: nn.Module, inputs: Any, targets: Any = None) -> Any:
 def targets_of(output: Any, targets: Any) -> Any:
     """What an output is compared with: what the model says it describes, or the labels."""
     own = output.targets if isinstance(output, (LatentOutput, TaughtOutput)) else None
+    if isinstance(output, TaughtOutput) and output.and_labels:
+        return with_labels(output.targets, targets)
     return targets if own is None else own
+
+
+def with_labels(samples: Tensor, labels: Any) -> Tensor:
+    """Probabilities (batch, S, classes) and, as one more sample, the labels of the batch: (batch, S + 1, classes)."""
+    count, classes = len(samples), samples.shape[-1]
+    whole = isinstance(labels, Tensor) and not (labels.is_floating_point() or labels.is_complex())
+    if not whole or labels.shape != (count,) or (count and not 0 <= int(labels.min()) <= int(labels.max()) < classes):
+        raise DataError(
+            f"label_weight: expected a label from 0 to {classes - 1} for each of {count} data, received "
+            f"{checks.short(labels)}; pass label_weight=0 to learn from the teacher alone"
+        )
+    return torch.cat([samples, one_hot(labels.long(), classes).to(samples).unsqueeze(1)], 1)
 
 
 def output_tensor(output: Any) -> Tensor:

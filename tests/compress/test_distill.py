@@ -8,10 +8,10 @@ import math
 import pytest
 import torch
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import leanbayes as lb
-from leanbayes.batches import TaughtOutput
+from leanbayes.batches import TaughtOutput, with_labels
 from leanbayes.compress.distill import precision
 from leanbayes.compress.taught import Objective
 from leanbayes.compress.teacher import Teacher
@@ -218,6 +218,46 @@ def test_the_mean_beside_the_mmd():
         lb.distill(nn.Linear(2, 2), torch.randn(4, 2), mean_weight=-1)
 
 
+@pytest.mark.parametrize("loss", ["mmd", "kl", "kd"])
+def test_labels_beside_the_teacher(loss):
+    torch.manual_seed(0)
+    outputs, samples, labels = torch.randn(5, 3), torch.rand(5, 4, 3).softmax(-1), torch.tensor([0, 1, 2, 2, 0])
+    student = lb.Classification() if loss == "kd" else lb.Dirichlet("logits")
+    found = []
+    for weight in (0.0, 2.5):
+        torch.manual_seed(1)
+        targets = with_labels(samples, labels) if weight else samples
+        found.append(Objective(loss, mean_weight=1.0, temperature=2.0, label_weight=weight)(student, outputs, targets))
+    expected = 2.5 * nn.functional.cross_entropy(outputs, labels, reduction="none")
+    torch.testing.assert_close(found[1] - found[0], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("form", ["tensors", "dataset", "loader"])
+def test_a_student_that_learns_from_labels_too(form):
+    x = inputs(128)
+    labels = (x[:, 0] < 0).long()  # class 0 to the right, where the teacher says so too, and never class 2
+    data = {"tensors": (x, labels), "dataset": Pairs(x, labels), "loader": DataLoader(TensorDataset(x, labels), 32)}
+    options = {"samples": 4, "task": "classification", "epochs": 12, "lr": 0.02, "cache": form != "loader", **QUIET}
+    without = lb.distill(Doubtful(), data[form], small(), **options)
+    student = lb.distill(Doubtful(), data[form], small(), label_weight=20.0, **options)
+    scores = [lb.predict(one, x).log_prob(labels).mean() for one in (student, without)]
+    assert scores[0] > scores[1] + 0.1
+    assert lb.predict(student, x).mutual_information.mean() > 1e-4
+
+
+class Pairs(Dataset):
+    """Inputs and labels, as a data set of one's own has them: labels are plain numbers."""
+
+    def __init__(self, x, y):
+        self.x, self.y = x, y
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, index):
+        return self.x[index], int(self.y[index])
+
+
 def test_precision_of_samples():
     torch.manual_seed(0)
     drawn = torch.distributions.Dirichlet(torch.tensor([[6.0, 3.0, 1.0], [60.0, 30.0, 10.0]])).sample((20_000,))
@@ -242,6 +282,17 @@ REFUSED = {
     "one sample": ({"samples": 1}, ConfigError, "samples: expected a whole number of at least 2"),
     "cached loader": ({"cache": True, "loader": DataLoader(inputs(8))}, ConfigError, "cache: expected tensors"),
     "last layer": ({"last_layer": "mean-field"}, ConfigError, "last_layer: expected a method"),
+    "no labels": ({"label_weight": 1.0}, DataError, "label_weight: expected a label from 0 to 2 for each of 16 data"),
+    "wrong labels": (
+        {"label_weight": 1.0, "loader": (inputs(4), torch.tensor([0, 1, 2, 3]))},
+        DataError,
+        "label_weight: expected a label from 0 to 2",
+    ),
+    "labels of a regression": (
+        {"label_weight": 1.0, "loss": "kl", "task": "regression"},
+        ConfigError,
+        "label_weight: expected 0 for a regression",
+    ),
     "an option": ({"epochs": 0}, ConfigError, "epochs: expected"),
 }
 

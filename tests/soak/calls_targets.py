@@ -218,7 +218,7 @@ def _verbs() -> list[Target]:
         Target("distill", lb.distill, {"loader": LABELLED, "student": [network], "loss": several("mmd", "kl", "kd"),
                "width": several(0.5), "samples": several(2, 3), "kernel": several("rbf", "polynomial", "both"),
                "bandwidths": several(None, (0.5,)), "degree": several(2), "temperature": several(1.0, 2.0),
-               "mean_weight": several(0.0, 1.0), "cache": several(False),
+               "mean_weight": several(0.0, 1.0), "label_weight": several(0.0, 1.0), "cache": several(False),
                "last_layer": several(None, lb.MeanField()), "task": TASK, "seed": SEED,
                "batch_size": several(4), "epochs": several(1), "accelerator": several("cpu"), **QUIET},
                ("loader", "student", "samples", "task", "epochs", "accelerator", "progress"), 1, "teacher"),

@@ -28,6 +28,7 @@ class Distill:
             your own, or package.module:function.
         samples: networks that the teacher draws for a datum.
         temperature: of kd.
+        label_weight: of the cross-entropy of the labels, beside what the teacher says; 0 does not read them.
         cache: ask the teacher once for every datum instead of for every batch.
         epochs: passes through the data.
         lr: learning rate of Adam.
@@ -48,6 +49,7 @@ class Distill:
     data: str | None = None
     samples: int = 16
     temperature: float = 1.0
+    label_weight: float = 0.0
     cache: bool = False
     epochs: int = 20
     lr: float = 1e-3
@@ -91,6 +93,7 @@ class Distill:
             width=self.width,
             samples=self.samples,
             temperature=self.temperature,
+            label_weight=self.label_weight,
             cache=self.cache,
             val=data.parts.get("val"),
             epochs=self.epochs,

@@ -39,6 +39,7 @@ def distill(
     bandwidths: tuple[float, ...] | None = None,
     degree: int = 3,
     mean_weight: float = 5.0,
+    label_weight: float = 0.0,
     temperature: float = 1.0,
     cache: bool | Predictive = False,
     last_layer: Method | None = None,
@@ -53,7 +54,8 @@ def distill(
         trained in place. None cuts one out of a nested teacher: the first ``width`` of its channels, at their means
         (`truncate_` and `extract`), as the paper of SN3 does (variational nested dropout, section 3.5);
         `nested_student` cuts one that stays nested.
-    loader: inputs, in whatever `fit` takes; labels are not looked at. Inputs without labels serve as well.
+    loader: inputs, in whatever `fit` takes. Labels are read only if label_weight is not 0; inputs without them serve
+        as well.
     loss: what the student is to match, for each datum:
         "mmd": the distribution of the teacher's probabilities: the student says a Dirichlet distribution (`Dirichlet`),
         and MMD^2 between its draws and the teacher's samples is made small (equation 20). kernel, bandwidths, degree:
@@ -62,6 +64,7 @@ def distill(
         "kl": the same distribution, by the likelihood of the teacher's samples under the Dirichlet (ensemble
         distribution distillation). Of a regression: the moments, KL(N(mean, variance) || student's Gaussian).
         "kd": the mean of the probabilities alone, at a ``temperature``: classic distillation.
+    label_weight: of the cross-entropy of the labels of a classification, which is added to any of them.
     samples: networks that the teacher draws for a datum.
     cache: True asks the teacher once for every datum, before training, and keeps its answers (tensors and map-style
         data sets; not for random augmentation); or these answers, as ``predict(teacher, inputs, keep_samples=True)``
@@ -101,15 +104,20 @@ def distill(
         MMD(kernel, bandwidths, degree),
         checks.number("temperature", temperature, above=0),
         checks.number("mean_weight", mean_weight, at_least=0),
+        checks.number("label_weight", label_weight, at_least=0),
     )
     if last_layer is not None:
         checks.instance("last_layer", last_layer, Method, "a method such as lb.MeanField()")
     for name in {"train_loader", "model"} & options.keys():
         raise ConfigError(f"{name}: expected the options of fit beside the model and its data; pass loader and student")
-    asked = Teacher(teacher, _meaning(teacher, task, loss), samples)
+    asked = Teacher(teacher, _meaning(teacher, task, loss), samples, label_weight > 0)
+    if asked.labels and asked.meaning.task == "regression":
+        raise ConfigError("label_weight: expected 0 for a regression, which matches the teacher's mean and variance")
     loader = batches.accept(loader, teacher, name="loader")
-    inputs = _first_inputs(loader, batch_size, seed)
+    inputs, labels = _first_batch(loader, batch_size, seed)
     said = asked(inputs, seed)
+    if asked.labels:  # refused here rather than after the teacher has been asked for all data
+        batches.with_labels(asked.targets(said), labels)
     if loss != "kd" and bool((said.samples == said.samples[:1]).all()):
         raise ConfigError(
             f"teacher: expected one that draws networks, all samples of this {type(teacher).__name__} say the same; "
@@ -150,17 +158,17 @@ def _meaning(teacher: nn.Module, task: Any, loss: str) -> Likelihood:
     return found
 
 
-def _first_inputs(loader: Any, batch_size: int, seed: int) -> Any:
-    """Inputs of the first batch; a DataError where there are none."""
+def _first_batch(loader: Any, batch_size: int, seed: int) -> tuple[Any, Any]:
+    """Inputs and labels of the first batch; a DataError where there are none."""
     checks.whole_number("batch_size", batch_size)
     if batches.length(loader) == 0:
         raise DataError("loader: expected at least one datum, received none")
     feed = feeds.feed(loader, batch_size=batch_size, seed=seed, training=False)
     with torch.random.fork_rng([]):
         first = next(feed.epoch(0), None)
-    if first is None or not batches.size(inputs := batches.split(first)[0]):
+    if first is None or not batches.size(batches.split(first)[0]):
         raise DataError("loader: expected at least one batch, received none")
-    return inputs
+    return batches.split(first)
 
 
 def cut(teacher: nn.Module, width: float) -> tuple[nn.Module, nn.Module]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import torch
@@ -26,28 +26,34 @@ SMOOTHING = 1e-4
 class Objective:
     """loss: "mmd", "kl" or "kd"; see `leanbayes.distill`. mmd: the estimate. temperature: of "kd".
 
-    mean_weight: of the cross-entropy of the means, which is added to "mmd".
+    mean_weight: of the cross-entropy of the means, which is added to "mmd". label_weight: of the cross-entropy of the
+    labels, which stand behind the teacher's samples if it is not 0 (`batches.with_labels`).
     """
 
     loss: Loss = "mmd"
     mmd: MMD = field(default_factory=MMD)
     temperature: float = 1.0
     mean_weight: float = 0.0
+    label_weight: float = 0.0
 
     def __call__(self, student: Likelihood, outputs: Tensor, teacher: Tensor) -> Tensor:
         """The distance of each datum, (batch,); teacher: as `FromTeacher` takes them."""
         teacher = teacher.to(outputs.device, torch.promote_types(outputs.dtype, torch.float32))
         if isinstance(student, Regression):
             return gaussian_cross_entropy(student, outputs, teacher)
+        assert isinstance(student, Categorical)
+        if self.label_weight:
+            labels = self.label_weight * cross_entropy(student, outputs, teacher[:, -1:], 1.0)
+            return replace(self, label_weight=0.0)(student, outputs, teacher[:, :-1]) + labels
         if self.loss == "kd":
-            assert isinstance(student, Categorical)
             return cross_entropy(student, outputs, teacher, self.temperature)
         assert isinstance(student, Dirichlet)
         alpha = student.concentration(outputs)
         if self.loss == "kl":
             return dirichlet_nll(alpha, teacher)
         distance = dirichlet_mmd(alpha, teacher, self.mmd)
-        return distance + self.mean_weight * mean_cross_entropy(alpha, teacher) if self.mean_weight else distance
+        mean = cross_entropy(student, outputs, teacher, 1.0) if self.mean_weight else 0.0
+        return distance + self.mean_weight * mean
 
 
 def dirichlet_mmd(alpha: Tensor, samples: Tensor, mmd: MMD) -> Tensor:
@@ -58,12 +64,6 @@ def dirichlet_mmd(alpha: Tensor, samples: Tensor, mmd: MMD) -> Tensor:
     """
     drawn = torch.distributions.Dirichlet(alpha.clamp_min(SMALLEST), validate_args=False).rsample((samples.shape[1],))
     return mmd(samples, drawn.movedim(0, 1))
-
-
-def mean_cross_entropy(alpha: Tensor, samples: Tensor) -> Tensor:
-    """-sum_k p_k log(alpha_k / alpha_0), p the mean of the samples (batch, S, classes), (batch,)."""
-    alpha = alpha.clamp_min(SMALLEST)
-    return -(samples.mean(1) * (alpha / alpha.sum(-1, keepdim=True)).log()).sum(-1)
 
 
 def dirichlet_nll(alpha: Tensor, samples: Tensor) -> Tensor:

@@ -25,12 +25,14 @@ from ..prediction.predictive import Predictive
 class Teacher:
     """The teacher, and what it is asked.
 
+    labels: whether the student learns from the labels of the data too.
     tied: ordering units of the student, whose widths those of the teacher follow.
     """
 
     model: nn.Module
     meaning: Likelihood
     samples: int
+    labels: bool = False
     tied: tuple[OrderingUnit, ...] = ()
 
     def __call__(self, inputs: Any, seed: int) -> Predictive:
@@ -63,7 +65,7 @@ class Teacher:
         inputs = dict(named) if named else args[0] if len(args) == 1 else args
         seed = int(torch.randint(2**62, (1,)))  # of the generator that checkpoints keep
         said = batches.output_tensor(output)
-        return batches.TaughtOutput(said, self.targets(self(inputs, seed)).to(said.device))
+        return batches.TaughtOutput(said, self.targets(self(inputs, seed)).to(said.device), self.labels)
 
 
 @contextmanager
@@ -101,16 +103,20 @@ def _batch_statistics(model: nn.Module) -> Iterator[None]:
 
 
 class Answered(Dataset):
-    """Data with the teacher's answers in the place of their labels."""
+    """Data with the teacher's answers in the place of their labels, or beside them."""
 
-    def __init__(self, data: Dataset, answers: Tensor) -> None:
-        self.data, self.answers = data, answers
+    def __init__(self, data: Dataset, answers: Tensor, labels: bool) -> None:
+        self.data, self.answers, self.labels = data, answers, labels
 
     def __len__(self) -> int:
         return len(self.answers)
 
     def __getitem__(self, index: int) -> Any:
-        return batches.split(self.data[index])[0], self.answers[index]
+        inputs, label = batches.split(self.data[index])
+        answers = self.answers[index]
+        if self.labels:
+            answers = batches.with_labels(answers.unsqueeze(0), torch.as_tensor(label).reshape(1)).squeeze(0)
+        return inputs, answers
 
 
 def answered(loader: Any, teacher: Teacher, seed: int, said: Predictive | None) -> Any:
@@ -125,7 +131,7 @@ def answered(loader: Any, teacher: Teacher, seed: int, said: Predictive | None) 
             f"{type(loader).__name__}; pass loader.dataset, or cache=False"
         )
     whole = isinstance(loader, Dataset)
-    inputs = loader if whole else batches.split(loader)[0]
+    inputs, labels = (loader, None) if whole else batches.split(loader)
     said = teacher(inputs, seed) if said is None else said
     answers = teacher.targets(said).cpu()
     if len(answers) != batches.length(inputs):
@@ -134,7 +140,9 @@ def answered(loader: Any, teacher: Teacher, seed: int, said: Predictive | None) 
             f"prediction of {len(answers)}"
         )
     if whole:
-        return Answered(loader, answers)
+        return Answered(loader, answers, teacher.labels)
+    if teacher.labels:
+        answers = batches.with_labels(answers, labels)
     if isinstance(inputs, Mapping):
         return {**inputs, "targets": answers}
     return (*inputs, answers) if isinstance(inputs, tuple) else (inputs, answers)
