@@ -26,7 +26,8 @@ ROOT = Path(__file__).parents[1]
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 IMPORTED_AS = {"scikit-learn": "sklearn", "pillow": "PIL", "lightning-fabric": "lightning_fabric"} | {
-    "mlflow-skinny": "mlflow"
+    "mlflow-skinny": "mlflow",
+    "torch-fidelity": "torch_fidelity",
 }
 OPTIONAL = ("matplotlib", "sklearn", "scipy", "PIL", "pooch")
 
@@ -58,7 +59,7 @@ def test_what_is_imported_is_a_dependency() -> None:
         | extra("tables")
         | extra("onnx")
         | extra("serve")
-        | {name.replace("-", "_") for name in extra("generation")}
+        | extra("generation")
         | set(sys.stdlib_module_names)
     )
     known |= {"leanbayes", "requests", "pytorch_lightning"}  # pooch installs requests; Lightning has two names

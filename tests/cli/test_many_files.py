@@ -20,8 +20,8 @@ RECIPE = "patch-prior"
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory):
-    """A model of a table, files like it, a model of images, and a folder of these."""
-    arrow, parquet, image = package("pyarrow"), package("pyarrow.parquet"), package("PIL.Image")
+    """A folder with tables."""
+    arrow, parquet = package("pyarrow"), package("pyarrow.parquet")
     folder, rng = tmp_path_factory.mktemp("many"), np.random.RandomState(0)
 
     def rows(count):
@@ -32,11 +32,6 @@ def home(tmp_path_factory):
     (folder / "new").mkdir()
     for number in range(6):
         parquet.write_table(arrow.table(rows(5 + number)), folder / "new" / f"{number}.parquet")
-    lb.save(lb.models.build("lenet5"), folder / "images.safetensors", task="classification")
-    (folder / "pictures").mkdir()
-    for number in range(3):
-        image.fromarray(rng.randint(0, 255, (28, 28), dtype=np.uint8)).save(folder / "pictures" / f"{number}.png")
-        np.save(folder / f"{number}.npy", rng.rand(2, 1, 28, 28).astype(np.float32))
     return folder
 
 
@@ -78,8 +73,13 @@ def test_one_process_writes_what_predict_says(home, run_json):
     assert mine.schema.names[:4] == ["file", "row", "label", "confidence"]
 
 
-def test_images_and_arrays(run_json):
-    pq = package("pyarrow.parquet")
+def test_images_and_arrays(home, run_json):
+    pq, image, rng = package("pyarrow.parquet"), package("PIL.Image"), np.random.RandomState(0)
+    lb.save(lb.models.build("lenet5"), home / "images.safetensors", task="classification")
+    (home / "pictures").mkdir()
+    for number in range(3):
+        image.fromarray(rng.randint(0, 255, (28, 28), dtype=np.uint8)).save(home / "pictures" / f"{number}.png")
+        np.save(home / f"{number}.npy", rng.rand(2, 1, 28, 28).astype(np.float32))
     options = ["--model", "leanbayes.models:lenet5", "--scaled", "--samples", "1", "--out", "i.parquet"]
     run_json("predict", "images.safetensors", "pictures", *options)
     assert [one[-5:] for one in pq.read_table("i.parquet")["file"].to_pylist()] == ["0.png", "1.png", "2.png"]

@@ -3,7 +3,9 @@
 import asyncio
 import http.client
 import json
+import socket
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -133,21 +135,38 @@ def test_a_client_that_sends_too_much_sees_why(predictor):
     from leanbayes.serve.app import make_app
 
     with running(make_app(predictor, Settings(max_body=1000))) as port:
-        for size, kind, expected in ((2**24, "application/json", 413), (2**24, "text/csv", 415)):
+        large = (b"x" * 2**20 for _ in range(300))
+        for body, kind, expected in ((large, "application/json", 413), (b"x" * 2**24, "text/csv", 415)):
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-            connection.request("POST", "/predict", b"x" * size, {"Content-Type": kind})
+            connection.request("POST", "/predict", body, {"Content-Type": kind})
             reply = connection.getresponse()
             assert reply.status == expected
             assert json.loads(reply.read())["error"]["status"] == expected
             connection.close()
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        connection.putrequest("POST", "/predict")
-        told = {"Content-Type": "application/json", "Content-Length": "5000", "Expect": "100-continue"}
-        for name, value in told.items():
-            connection.putheader(name, value)
-        connection.endheaders()  # and waits to be told to send
-        assert connection.getresponse().status == 413
-        connection.close()
+
+
+@pytest.mark.parametrize("expect", [(), ("Expect: 100-continue",)])
+def test_a_refused_body_is_answered_before_it_ends_and_read_for_a_while(predictor, expect, monkeypatch):
+    from leanbayes.serve import app
+
+    monkeypatch.setattr(app, "LINGER", 1.0)
+    told = ["POST /predict HTTP/1.1", "Host: a", "Content-Type: application/json", f"Content-Length: {2**30}", *expect]
+
+    def send_for_ever(client):
+        while True:
+            client.sendall(b"x" * 2**16)
+            time.sleep(0.01)
+
+    with (
+        running(app.make_app(predictor, Settings(max_body=1000))) as port,
+        socket.create_connection(("127.0.0.1", port), timeout=60) as client,
+    ):
+        client.sendall("\r\n".join([*told, "", ""]).encode())
+        assert client.recv(2**16).startswith(b"HTTP/1.1 413")  # of a gigabyte nothing has been sent
+        start = time.monotonic()
+        with pytest.raises(ConnectionError):  # it ends, though the body does not
+            send_for_ever(client)
+        assert time.monotonic() - start > 0.5
 
 
 class Slow:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from torch import Tensor
 
 from .. import checks
-from ..errors import EvaluationError, MissingExtraError
+from ..errors import EvaluationError
+from ..optional import require
 
 
 def inception_scores(real: Tensor, generated: Tensor, *, batch: int = 64) -> dict[str, float]:
@@ -13,6 +14,7 @@ def inception_scores(real: Tensor, generated: Tensor, *, batch: int = 64) -> dic
 
     They need torchmetrics and torch-fidelity, which has the weights of the Inception network or downloads them. Where
     there are none, `leanbayes.evaluate_generation` measures distances in the features of any network, by its name.
+    `pip install 'leanbayes[generation]'`.
 
     real, generated: (n, 3, height, width); grey images (n, 1, ...) are repeated to three channels.
     """
@@ -23,16 +25,10 @@ def inception_scores(real: Tensor, generated: Tensor, *, batch: int = 64) -> dic
             )
         if not bool(((images >= 0) & (images <= 1)).all()):
             raise EvaluationError(f"{name}: expected pixels in [0, 1]")
-    try:
-        import torch_fidelity  # noqa: F401
-        from torchmetrics.image.fid import FrechetInceptionDistance
-        from torchmetrics.image.inception import InceptionScore
-    except ImportError as error:
-        raise MissingExtraError(
-            "FID and Inception score need two packages: pip install torchmetrics torch-fidelity; "
-            "lb.evaluate_generation(model, data, generated=1000, extractor=network) needs none"
-        ) from error
-    fid, score = FrechetInceptionDistance(normalize=True), InceptionScore(normalize=True)
+    require("torch_fidelity", "generation", "FID and Inception score")
+    distances = require("torchmetrics.image.fid", "generation", "FID and Inception score")
+    scores = require("torchmetrics.image.inception", "generation", "FID and Inception score")
+    fid, score = distances.FrechetInceptionDistance(normalize=True), scores.InceptionScore(normalize=True)
     for images, is_real in ((real, True), (generated, False)):
         for part in images.split(batch):
             part = part.expand(-1, 3, -1, -1)

@@ -32,7 +32,7 @@ from .predictor import Predictor
 THRESHOLDS = [field.name for field in dataclasses.fields(Thresholds)]
 CLOSE = {"Connection": "close"}  # what the client still sends would be read as another request
 LATER = {"Retry-After": "1"}
-LINGER, MOST_UNREAD = 2.0, 2**28  # seconds and bytes of a refused body that are read and dropped
+LINGER = 30.0  # seconds for which the rest of a refused body is read
 
 
 def refused(code: int, message: str, headers: dict[str, str] | None = None) -> HTTPException:
@@ -75,7 +75,6 @@ class Service:
     async def predict(self, request: Request) -> Response:
         """POST /predict."""
         if self.in_progress >= self.settings.max_queue:
-            await _dropped(request)
             raise refused(429, f"{self.in_progress} requests are under way, which is the limit", LATER | CLOSE)
         start = time.monotonic()
         self.in_progress += 1
@@ -91,7 +90,6 @@ class Service:
         loop = asyncio.get_running_loop()
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind not in bodies.TYPES:
-            await _dropped(request)
             raise refused(
                 415, f"Content-Type: expected one of {', '.join(bodies.TYPES)}, received {kind[:80]!r}", CLOSE
             )
@@ -125,7 +123,6 @@ class Service:
         too_large = refused(413, f"expected a body of at most {most:,} bytes, received more", CLOSE)
         length = request.headers.get("content-length", "")
         if length.isdecimal() and int(length[:20]) > most:
-            await _dropped(request)
             raise too_large
         parts, size = [], 0
         try:
@@ -140,7 +137,6 @@ class Service:
         except ClientDisconnect:
             raise refused(400, "the client has left", CLOSE) from None
         if size > most:
-            await _dropped(request)
             raise too_large
         return b"".join(parts)
 
@@ -203,20 +199,26 @@ class Counted:
         await self.app(scope, receive, counting if scope["type"] == "http" else send)
 
 
-async def _dropped(request: Request) -> None:
-    """Read for a while what the client still sends, which would otherwise see a reset instead of its answer.
+class Refusal(Response):
+    """An answer to a request whose body has not been read: sent at once, and then the body is read and dropped.
 
-    A client that waits for "100 Continue" is not told to send.
+    A connection that is closed while the client is sending is reset, and a client that reads when it has sent all would
+    not see the answer.
     """
-    if "expect" in request.headers:
-        return
-    left = MOST_UNREAD
-    with contextlib.suppress(TimeoutError, ClientDisconnect, RuntimeError):  # the last: it has been read to its end
-        async with asyncio.timeout(LINGER):
-            async for part in request.stream():
-                left -= len(part)
-                if left < 0:
-                    break
+
+    def __init__(self, unread: AsyncIterator[bytes], *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.unread = unread
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, and read for `LINGER` seconds at most."""
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send({"type": "http.response.body", "body": self.body, "more_body": True})
+        with contextlib.suppress(TimeoutError, ClientDisconnect, RuntimeError):  # the last: it was read to its end
+            async with asyncio.timeout(LINGER):
+                async for _ in self.unread:
+                    pass
+        await send({"type": "http.response.body"})
 
 
 async def _said(request: Request, error: Exception) -> Response:
@@ -228,15 +230,16 @@ async def _said(request: Request, error: Exception) -> Response:
         elif error.status_code == 405:
             allowed = (error.headers or {}).get("Allow", "")
             message = f"{request.url.path}: expected {allowed}, received {request.method}"
-        return _error(error.status_code, message, error.headers)
+        closes = "Connection" in (error.headers or {})
+        return _error(error.status_code, message, error.headers, request.stream() if closes else None)
     if isinstance(error, LeanBayesError):
         return _error(400, str(error))
     return _error(500, "the server failed; its log says more")
 
 
-def _error(code: int, message: str, headers: Any = None) -> Response:
-    text = json.dumps({"error": {"status": code, "message": message}})
-    return Response(text, code, headers, "application/json")
+def _error(code: int, message: str, headers: Any = None, unread: AsyncIterator[bytes] | None = None) -> Response:
+    answer = (json.dumps({"error": {"status": code, "message": message}}), code, headers, "application/json")
+    return Response(*answer) if unread is None else Refusal(unread, *answer)
 
 
 def make_app(predictor: Predictor, settings: Settings, metrics: Metrics | None = None) -> ASGIApp:

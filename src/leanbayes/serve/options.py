@@ -107,7 +107,8 @@ def options(
 def chosen(given: Mapping[str, Any], known: Mapping[str, Option]) -> dict[str, Any]:
     """Every option with the value that a request gives it, or its default; null is the default too."""
     if unknown := [name for name in given if name not in known]:
-        raise DataError(f"expected options among {', '.join(known)}, received {short(unknown[0])}")
+        fixed = "" if "samples" in known else "; the samples and the seed of an exported file are those of the file"
+        raise DataError(f"expected options among {', '.join(known)}, received {short(unknown[0])}{fixed}")
     values = {name: option.default for name, option in known.items()}
     return values | {name: known[name].read(name, value) for name, value in given.items() if value is not None}
 
