@@ -307,3 +307,27 @@ def test_from_pretrained_gets_the_means_of_an_extracted_model_and_a_warning_othe
     plain.save_pretrained(tmp_path / "plain")
     again = type(plain).from_pretrained(tmp_path / "plain").eval()
     assert torch.equal(run(again, case.inputs), run(plain, case.inputs))
+
+
+@pytest.mark.parametrize("wrap", ["compile", "compile in place", "DataParallel"])
+def test_a_wrapped_model_goes_the_whole_way(wrap: str, tmp_path: Any) -> None:
+    def network() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(18, 2))
+
+    model = network()
+    if wrap == "compile":
+        model = torch.compile(model, backend="aot_eager")  # type: ignore[assignment]
+    elif wrap == "DataParallel":
+        model = nn.DataParallel(model)
+    else:
+        model.compile(backend="aot_eager")
+    x, y = torch.randn(16, 1, 5, 5), torch.arange(16) % 2
+    lb.bayesianize_(model, lb.MeanField())
+    lb.fit(model, (x, y), val=(x, y), epochs=1, progress=False)
+    lb.conformalize_(model, (x, y), 0.5, samples=2, progress=False)
+    found = lb.predict(model, x, samples=2, seed=0)
+    again = lb.load(lb.save(model, tmp_path / "model.safetensors"), into=network())
+    same = lb.predict(again, x, samples=2, seed=0)
+    torch.testing.assert_close(same.probs, found.probs)
+    assert same.conformal == found.conformal is not None

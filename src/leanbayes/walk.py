@@ -17,6 +17,19 @@ def modules(model: nn.Module) -> list[nn.Module]:
     return list(found.values())
 
 
+def unwrapped(model: nn.Module) -> nn.Module:
+    """The model inside wrappers that put a prefix before every name: DataParallel, DDP, torch.compile."""
+    if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        return unwrapped(model.module)
+    inside = model._modules.get("_orig_mod")
+    return model if inside is None else unwrapped(inside)
+
+
+def compiled(model: nn.Module) -> bool:
+    """Whether torch.compile has taken the model or a part of it: hooks would become part of what it compiles."""
+    return any("_orig_mod" in m._modules or m._compiled_call_impl is not None for m in modules(model))
+
+
 def _add(module: nn.Module, found: dict[int, nn.Module]) -> None:
     if id(module) not in found:
         found[id(module)] = module

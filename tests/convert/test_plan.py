@@ -80,6 +80,12 @@ def test_the_table_shows_rules_reasons_growth_and_precedence():
     assert "1 converted, 9 left alone" in text
     assert "Precedence: module, then name, then type, then callable" in text
     assert all(len(line) <= 120 for line in text.splitlines())
+    assert "Precedence" not in str(lb.plan(Everything(), lb.MeanField())), "one method needs no precedence"
+
+
+def test_what_a_method_does_not_take_by_itself_says_how_to_convert_it():
+    left = lb.plan(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Linear(4, 2)), lb.Patch()).left_alone
+    assert left == {"0": "not converted by Patch unless a rule names it"}
 
 
 def test_the_json_form_names_every_method():

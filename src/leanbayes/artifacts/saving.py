@@ -24,6 +24,7 @@ from ..convert.staged import Staged
 from ..errors import ArtifactError
 from ..files import check_target, write_bytes
 from ..layers.contract import BayesianLayer
+from ..walk import unwrapped
 
 
 def save(
@@ -75,9 +76,7 @@ def save(
 def bare_model(model: nn.Module) -> nn.Module:
     """The model inside wrappers that put a prefix before every name."""
     checks.module("model", model, error=ArtifactError)
-    if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
-        return bare_model(model.module)
-    return bare_model(model._modules["_orig_mod"]) if "_orig_mod" in model._modules else model  # type: ignore[arg-type]
+    return unwrapped(model)
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:

@@ -130,7 +130,8 @@ def _planned(model: nn.Module, rules: Rules, strict: bool, source: _Model) -> tu
             hits[rule].append(name)
         chosen[name] = _choose(name, module, matching[0] if matching else None, refusals)
         if not matching and isinstance(rules, Method) and chosen[name][1] == _NO_RULE:
-            chosen[name] = None, implementation(rules).reason_unsupported(module) or _NO_RULE
+            unsupported = implementation(rules).reason_unsupported(module)
+            chosen[name] = None, unsupported or f"not converted by {type(rules).__name__} unless a rule names it"
         if name and (isinstance(module, BayesianLayer) or chosen[name][0] is not None):
             whole.add(name)
     _check_rules(ordered, hits, refusals, chosen, model)

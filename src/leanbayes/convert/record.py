@@ -14,6 +14,7 @@ from torch import nn
 from ..conformal.config import Conformal
 from ..layers.contract import BayesianLayer
 from ..method import Method
+from ..walk import unwrapped
 from .implementation import implementation
 
 _KEY = "_leanbayes"
@@ -49,10 +50,10 @@ def get(model: nn.Module) -> Record | None:
 
 
 def ensure(model: nn.Module) -> Record:
-    """The record of a model, made if there is none."""
+    """The record of a model, made if there is none; it stands on the model inside wrappers, which `save` writes."""
     record = get(model)
     if record is None:
-        record = model.__dict__[_KEY] = Record()
+        record = unwrapped(model).__dict__[_KEY] = Record()
     return record
 
 

@@ -33,5 +33,6 @@ def plan_table(plan: Plan, width: int = 120) -> str:
         f"{len(plan.converted)} converted, {len(plan.left_alone)} left alone; "
         f"{plan.parameters_before:,} -> {plan.parameters_after:,} parameters ({plan.growth:.3f}x)"
     )
-    console.print(PRECEDENCE)
+    if len({e.why.partition(";")[0] for e in plan.entries if e.method is not None or e.why.startswith("excluded")}) > 1:
+        console.print(PRECEDENCE)
     return stream.getvalue().rstrip()

@@ -19,7 +19,7 @@ from ..kernels import convolution
 from ..layers.contract import original
 from ..layers.shell import StandIn
 from ..layers.sparse import dense_path
-from ..walk import modules
+from ..walk import modules, unwrapped
 
 OWN_WEIGHTS = 2.0
 FOLDED = 1.0
@@ -81,6 +81,7 @@ def fewest(model: nn.Module) -> int:
 def probe(model: nn.Module, inputs: Any, rows: int = 1) -> Probe:
     """Run so many data, counting. The sites of a model that has run know the shapes of their noise."""
     rows = min(rows, batches.size(inputs))
+    model = unwrapped(model)  # torch warns of hooks on what it has compiled
     counter = FlopCounterMode(display=False)
     drawn: list[tuple[sampling.Site, int]] = []
     sizes, calls = [0], _Calls()

@@ -14,6 +14,7 @@ from torch.nn.modules.module import register_module_forward_pre_hook
 
 from ..errors import LeanBayesWarning
 from ..layers.contract import BayesianLayer, original
+from ..walk import compiled
 
 STEPS = 20
 """Steps after which a parameter whose gradient was zero in all of them is reported."""
@@ -32,11 +33,12 @@ class Unused:
         rests = any(isinstance(m, BayesianLayer) and m.resting_members for m in self.names)
         self.waiting = {} if rests else dict(trained)
         self.steps = 0
+        self.compiled = compiled(model)
 
     @contextlib.contextmanager
     def shapes(self) -> Iterator[None]:
         """Look at the sizes of the images that convolutions see, in the first step alone."""
-        if self.steps:
+        if self.steps or self.compiled:
             yield
             return
         seen: dict[nn.Module, tuple[tuple[int, ...], float]] = {}
