@@ -83,7 +83,7 @@ def test_positions_without_votes_count_only_where_nothing_may_be_ignored():
 def test_a_stream_refuses_a_batch_of_another_kind_and_stays_as_it_was():
     stream = Classification()
     stream.update(P, Y)
-    with pytest.raises(EvaluationError, match=r"expected labels .* received what several people said"):
+    with pytest.raises(EvaluationError, match=r"expected labels .* received labels by several annotators"):
         stream.update(P, torch.nn.functional.one_hot(Y))
     with pytest.raises(EvaluationError, match=r"expected 2 classes .* received 3"):
         stream.update(torch.full((1, 3), 1 / 3), torch.tensor([0]))

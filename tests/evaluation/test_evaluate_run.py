@@ -267,7 +267,7 @@ def test_bad_calls(classifier, data):
     ],
 )
 def test_nonsense_is_refused_before_the_first_prediction(classifier, data, options, said, monkeypatch):
-    monkeypatch.setattr(asking, "known_data", pytest.fail)
+    monkeypatch.setattr(asking, "evaluate_test_data", pytest.fail)
     with pytest.raises(EvaluationError, match=said):
         quiet(classifier, data, task="classification", **options)
 

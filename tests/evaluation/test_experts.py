@@ -218,7 +218,7 @@ def test_several_classes_one_annotator_and_empty_masks_are_handled():
     one = lb.evaluate(network(lb.Dropout(0.4)), (x, y[:, :1]), samples=3, **QUIET)
     assert "ged.unbiased" not in one.metrics
     assert np.isfinite(one["ged.plug_in"])
-    assert any("one annotator" in note for note in one.notes)
+    assert any("One annotator" in note for note in one.notes)
     empty = lb.evaluate(network(lb.Dropout(0.4)), (x, torch.zeros_like(y)), samples=3, **QUIET)
     assert empty["diversity.experts"] == 0
     assert any("variance_correlation is undefined" in note for note in empty.notes)

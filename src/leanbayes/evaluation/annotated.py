@@ -1,4 +1,4 @@
-"""Images that several experts annotated: what a stage of an evaluation learns from them, and keeps."""
+"""Metrics and examples of images that several experts annotated, computed and saved as a stage of an evaluation."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ from .metrics.experts import Experts, Sums
 from .resume import Outcome
 
 NUMBERS = 2**24
-"""Pixels of samples that are looked at together; their probabilities are kept meanwhile, 128 MB of two classes."""
+"""Pixels of samples in one prediction, whose probabilities are in memory together: 128 MB for two classes."""
 
 
 class Annotated:
-    """The stream of annotated images, and a few of them to look at.
+    """The stream of annotated images, and a few of them as examples.
 
-    bins: of the probability of a pixel. ignore_index: the label of pixels that do not count; a pixel that any expert
-    left out counts for none, and for no sample.
+    bins: number of bins of the probability of a pixel.
+    ignore_index: the label of pixels that do not count. A pixel that any expert labelled so counts for no expert and
+    for no sample.
     """
 
     def __init__(self, bins: int, ignore_index: int | None) -> None:
@@ -42,7 +43,7 @@ class Annotated:
         return sum(map(len, self.experts.moments))
 
     def outcome(self) -> Outcome:
-        """What is kept: the examples and notes, and the sums of every image; nothing where no image was annotated."""
+        """The examples, notes and sums of every image; empty if no image was annotated."""
         if not self.count:
             return Outcome({})
         sums = self.experts.sums()
@@ -53,7 +54,7 @@ class Annotated:
 
 
 def sums_of(tensors: dict[str, Tensor]) -> Sums | None:
-    """What `Annotated.outcome` kept; None where no image was annotated."""
+    """The sums among the tensors of `Annotated.outcome`; None if no image was annotated."""
     if "experts/moments" not in tensors:
         return None
     prefix = "experts/score "
@@ -62,7 +63,7 @@ def sums_of(tensors: dict[str, Tensor]) -> Sums | None:
 
 
 def rows_at_once(targets: Any, samples: int) -> int | None:
-    """How many images to predict at a time where each sample has to be kept, as (N, A, H, W) targets ask; else None."""
+    """How many images to predict at a time if all samples are kept, as targets (N, A, H, W) require; else None."""
     if not isinstance(targets, Tensor) or targets.ndim != 4 or targets.is_floating_point():
         return None
     if targets.dtype is not torch.bool and targets.shape[1] == 1:

@@ -47,22 +47,24 @@ def options(given: Mapping[str, Any], task: str, loader: Any, first: Any, sample
     sweep, attack = _chosen(given["corruptions"], Corruptions), _chosen(given["attack"], Attack)
     if attack is not None:
         attack = _predicting_alike(attack, samples, mean_only)
-    for what, value in (("corruptions", sweep), ("attack", attack), ("temperature", temperature)):
-        fits = task == "classification" or (task == "segmentation" and what == "temperature")
+    for argument, value in (("corruptions", sweep), ("attack", attack), ("temperature", temperature)):
+        fits = task == "classification" or (task == "segmentation" and argument == "temperature")
         if value is not None and not fits:
-            raise EvaluationError(f"{what}: expected a task of classification, received {task}; leave {what}= out")
+            raise EvaluationError(
+                f"{argument}: expected a task of classification, received {task}; leave {argument}= out"
+            )
         if value is not None:
-            feed.repeatable(loader, "loader", f"{what}=")
+            feed.repeatable(loader, "loader", f"{argument}=")
     if sweep is not None or attack is not None:
         pixels = checked_pixels(pixels, first)
-    for package, what, value in (
+    for package, argument, value in (
         ("sklearn", "ood=", given["ood"] or None),
         ("scipy", "temperature=", temperature),
         ("scipy", "corruptions=", sweep),
         ("PIL", "corruptions=", sweep),
     ):
         if value is not None:
-            require(package, "evaluation", what)
+            require(package, "evaluation", argument)
     if reference is not None:
         _check_reference(reference, sweep, first)
     share = partial(checks.number, above=0, at_most=1, error=EvaluationError)
@@ -73,13 +75,13 @@ def options(given: Mapping[str, Any], task: str, loader: Any, first: Any, sample
 
 
 def known_groups(loader: Any) -> Tensor | None:
-    """The groups that a data set knows, where there are two or more."""
+    """The groups stored with a data set, if there are two or more."""
     found = groups_of(loader)
     return found if found is not None and len(found.unique()) > 1 else None
 
 
 def groups(given: Any, count: int | None) -> np.ndarray | None:
-    """Which group each datum belongs to, as numbers from 0 (N,), from one name or number a datum; count: of the data.
+    """The group of each datum as numbers from 0 (N,), from a name or number for each of ``count`` data.
 
     >>> groups(["b", "a", "b"], 3).tolist()
     [1, 0, 1]
@@ -108,7 +110,8 @@ def named_data(ood: Any, model: Any) -> dict[str, Any]:
     hint = "for example ood={'noise': loader}"
     checks.instance("ood", ood, Mapping, "loaders by name", error=EvaluationError, hint=hint)
     return {
-        str(label): accept(other, model, name=f"ood[{label!r}]", error=EvaluationError) for label, other in ood.items()
+        str(label): accept(loader, model, name=f"ood[{label!r}]", error=EvaluationError)
+        for label, loader in ood.items()
     }
 
 
@@ -125,10 +128,7 @@ def history(rows: Iterable[Mapping[str, Any]] | None) -> list[dict[str, Any]]:
 
 
 def checked_pixels(pixels: Pixels | None, inputs: Any) -> Pixels:
-    """How inputs were made from pixels; without `pixels`, inputs must be pixels in [0, 1].
-
-    inputs: of the first batch.
-    """
+    """``pixels``, or `Pixels()` if None; refused if the inputs of the first batch are then not pixels in [0, 1]."""
     images = batches.first_tensor(inputs)
     if images.ndim != 4:
         raise EvaluationError(
@@ -140,8 +140,8 @@ def checked_pixels(pixels: Pixels | None, inputs: Any) -> Pixels:
     low, high = float(values.min()), float(values.max())
     if low < -0.01 or high > 1.01:
         raise EvaluationError(
-            f"pixels: expected images in [0, 1], received values from {low:.3g} to {high:.3g}; say how the inputs were "
-            f"made: pixels=Pixels(mean=(0.13,), std=(0.31,)) for (x - mean) / std"
+            f"pixels: expected images in [0, 1], received values from {low:.3g} to {high:.3g}; if the inputs are "
+            f"normalised, pass for example pixels=Pixels(mean=(0.13,), std=(0.31,)) for (x - mean) / std"
         )
     return pixels
 
@@ -159,14 +159,13 @@ def _chosen(value: Any, kind: type) -> Any:
 
 
 def _predicting_alike(attack: Attack, samples: int, mean_only: bool) -> Attack:
-    """The attack on a model that predicts in that way: at its means, or with no more samples than it predicts with."""
-    own = attack.evaluate_samples
-    own = min(attack.samples, samples) if own is None else own
-    return dataclasses.replace(attack, mean_only=attack.mean_only or mean_only, evaluate_samples=own)
+    """The attack with the options of the evaluation: mean_only, and at most ``samples`` after each iteration."""
+    after = min(attack.samples, samples) if attack.evaluate_samples is None else attack.evaluate_samples
+    return dataclasses.replace(attack, mean_only=attack.mean_only or mean_only, evaluate_samples=after)
 
 
 def _check_reference(reference: Any, sweep: Any, inputs: Any) -> None:
-    """An evaluation of the same cells: found out before the sweep, not after."""
+    """Refuse, before the sweep, a reference that was not evaluated on the same corruptions and severities."""
     if not isinstance(reference, Evaluation):
         raise EvaluationError(
             f"reference: expected an Evaluation, received {type(reference).__name__}; "

@@ -33,12 +33,12 @@ _TARGET, _START = -1, -2  # keys of random numbers, apart from those of iteratio
 
 @dataclass(frozen=True)
 class Trace:
-    """What an attack did to N data in T iterations; row 0 is before it.
+    """Predictions for N data over the T iterations of an attack; row 0 is before the attack.
 
     success: the predicted class is the target (targeted) or another than the true one, (T + 1, N) of booleans.
     correct: the predicted class is the true one, (T + 1, N); entropy: of the predictive in nats, (T + 1, N).
-    adversarial: the attacked inputs, as the model reads them, (N, C, H, W).
-    targets: the class aimed at; the true one, which it leads away from, where untargeted, (N,).
+    adversarial: the attacked inputs of the model, (N, C, H, W).
+    targets: the target classes, or the true ones if untargeted, (N,).
     """
 
     success: Tensor
@@ -72,8 +72,8 @@ def attack(
 ) -> AttackResult:  # fmt: skip
     """Attack a classifier, Bayesian or not, on the first ``config.limit`` data of a loader.
 
-    loader: batches of (images, labels); a pair of tensors, or a Dataset, will do.
-    pixels: how the images came from pixels in [0, 1]. task: as in `predict`.
+    loader: batches of (images, labels), a pair of tensors, or a Dataset.
+    pixels: the normalisation of the images. task: as in `predict`.
 
     >>> import torch
     >>> from leanbayes.evaluation.pixels import Pixels
@@ -107,22 +107,22 @@ def perturb(
 ) -> Trace:  # fmt: skip
     """Attack a batch of images (N, C, H, W) with labels (N,) and record the predictions at every iteration.
 
-    likelihood: that of the model, as `prediction.resolve_task` finds it. targets: classes to aim at, in place of
+    likelihood: of the model, as returned by `prediction.resolve_task`. targets: target classes, in place of
     ``config.target``. tick: called with the number of every iteration.
     start: the number of the first datum. Random targets and starts are keyed by (seed, number of the datum), the noise
     of the networks by (seed, iteration, site, sample), so that neither depends on the size of the batch.
 
-    The model is as it was afterwards: its gradients, modes, statistics, and torch's random state.
+    The gradients, modes and statistics of the model and torch's random state are restored afterwards.
     """
     images = _images_of(model, inputs, start)
     clean = _clean_pixels(images, pixels, start)
     targeted, networks = config.targeted, config.evaluate_samples or config.samples
 
     def predicted(images: Tensor) -> tuple[Tensor, Tensor]:
-        found = predict(model, images, networks, config.seed, task=likelihood, mean_only=config.mean_only)
-        if found.task != "classification":
-            raise EvaluationError(f"attack: expected a task of classification, received {found.task!r}")
-        return found.probs, found.entropy
+        prediction = predict(model, images, networks, config.seed, task=likelihood, mean_only=config.mean_only)
+        if prediction.task != "classification":
+            raise EvaluationError(f"attack: expected a task of classification, received {prediction.task!r}")
+        return prediction.probs, prediction.entropy
 
     probs, entropy = predicted(images)
     _, labels = checks.classification(probs, labels, start=start)
@@ -189,7 +189,7 @@ def _images_of(model: nn.Module, inputs: Any, start: int) -> Tensor:
 
 
 def _clean_pixels(images: Tensor, pixels: Pixels, start: int) -> Tensor:
-    """The images as pixels in [0, 1], in single precision at least: a step may be smaller than half precision sees."""
+    """The images as pixels in [0, 1], in float32 at least, since a step may be too small for half precision."""
     clean = pixels.to_pixels(images.float() if images.dtype.itemsize < 4 else images)
     outside = ((clean < -0.01) | (clean > 1.01)).flatten(1).any(1)
     if bool(outside.any()):
@@ -203,7 +203,7 @@ def _clean_pixels(images: Tensor, pixels: Pixels, start: int) -> Tensor:
 
 
 def _chosen_targets(probs: Tensor, labels: Tensor, config: Attack, start: int) -> Tensor:
-    """Another class than the true one for each datum: by its number, or the least likely of the others."""
+    """A target class other than the true one for each datum: random, or the least likely."""
     classes = probs.shape[1]
     if config.target == "least_likely":
         return probs.scatter(1, labels.unsqueeze(1), 2.0).argmin(1)
@@ -212,7 +212,7 @@ def _chosen_targets(probs: Tensor, labels: Tensor, config: Attack, start: int) -
 
 
 def _given_targets(probs: Tensor, labels: Tensor, targets: Tensor, start: int) -> Tensor:
-    """Classes to aim at, checked to be classes and others than the true ones."""
+    """The user's target classes, each checked to be a class other than the true one."""
     _, classes = checks.classification(probs, targets, start=start)
     if bool((same := classes == labels).any()):
         row = int(same.nonzero()[0, 0])
@@ -221,7 +221,7 @@ def _given_targets(probs: Tensor, labels: Tensor, targets: Tensor, start: int) -
 
 
 def _random_start(clean: Tensor, reach: float, seed: int, start: int) -> Tensor:
-    """Somewhere within reach of each image, uniformly, by the number of the datum."""
-    each = [torch.Generator().manual_seed(mix(seed, _START, start + row)) for row in range(len(clean))]
-    noise = torch.stack([torch.rand(clean.shape[1:], generator=g, dtype=clean.dtype) for g in each])
+    """A uniform random point within ``reach`` of each image, seeded by the number of the datum."""
+    generators = [torch.Generator().manual_seed(mix(seed, _START, start + row)) for row in range(len(clean))]
+    noise = torch.stack([torch.rand(clean.shape[1:], generator=g, dtype=clean.dtype) for g in generators])
     return (clean + reach * (2 * noise - 1).to(clean.device)).clamp(0, 1)

@@ -1,4 +1,4 @@
-"""The gradient of a predictive distribution with respect to its inputs, through samples that are not alive at once."""
+"""The gradient of a predictive distribution with respect to its inputs, with one sample in memory at a time."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @contextlib.contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
-    """Run a block in which no parameter wants a gradient: the graph then has only what leads to the inputs.
+    """Context manager in which no parameter requires a gradient, so that the graph leads to the inputs only.
 
     >>> model = nn.Linear(2, 2)
     >>> with frozen(model):
@@ -27,13 +27,13 @@ def frozen(model: nn.Module) -> Iterator[None]:
     >>> model.weight.requires_grad
     True
     """
-    wanted = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    for parameter in wanted:
+    trainable = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    for parameter in trainable:
         parameter.requires_grad_(False)
     try:
         yield
     finally:
-        for parameter in wanted:
+        for parameter in trainable:
             parameter.requires_grad_(True)
 
 
@@ -91,7 +91,7 @@ def _log_probs(likelihood: Likelihood, outputs: Tensor, labels: Tensor) -> Tenso
 
 
 def _pull(log_probs: Tensor, weights: Tensor, block: Tensor) -> Tensor:
-    """sum_s weight_s d log p_s / d block; data do not mix, so one pass serves all of them."""
+    """sum_s weight_s d log p_s / d block; data are independent, so one backward pass computes all of them."""
     found = None
     if log_probs.requires_grad:
         (found,) = torch.autograd.grad(log_probs, block, weights, allow_unused=True)

@@ -27,17 +27,16 @@ class Attack:
     Untargeted: the same step away from the true class. One iteration with step = epsilon is FGSM; several within an
     epsilon from a random start are PGD (Madry et al., 2018).
 
-    step, epsilon: in units of a pixel scale. The paper gives its step of 0.5 without one; of 255 is the plausible
-        reading, and ``scale=1.0`` makes them fractions of the pixel range.
+    step, epsilon: in units of 1 / ``scale`` of the pixel range. The paper gives its step of 0.5 without a scale; 255
+        is the plausible one, and ``scale=1.0`` makes them fractions of the pixel range.
     epsilon: the most that any pixel may change; None for no bound but that of a pixel, as in the paper.
     target: "random" (another class than the true one, by the number of the datum) or "least_likely" (at first).
     samples: networks whose gradients are used in an iteration; each iteration draws new ones.
-    evaluate_samples: samples of the prediction after each iteration; None for as many. The same ones every time, so
-    that
-        attacked and clean data are compared on equal terms, and never those whose gradients were used.
-    objective: "predictive" is the formula above, of the very quantity the model is judged by; "mean_log" averages
+    evaluate_samples: samples of the prediction after each iteration; None for as many as ``samples``. They are the
+        same ones every time, for attacked and clean data, and never those whose gradients were used.
+    objective: "predictive" maximises the averaged probability, as in the formula above; "mean_log" averages
         log p(t | x, W_s) instead (expectation over transformation). Neither is always the stronger: try both.
-    mean_only: attack and predict with the network at the posterior means: the deterministic procedure.
+    mean_only: attack and predict with the network at the posterior means (the deterministic procedure).
     limit: the most data attacked; None for all.
 
     >>> Attack(targeted=False, step=8, iterations=1, epsilon=8).samples  # FGSM at 8/255
@@ -79,8 +78,8 @@ class Attack:
 class Corruptions:
     """Which corruptions to evaluate on.
 
-    names: from `corruptions.NAMES`; none means all that suit the images. severities: from 1 to 5.
-    limit: how many data each cell sees, the first of the loader; None means all. seed: of the noise.
+    names: of `corruptions.NAMES`; empty for all that suit the images. severities: from 1 to 5.
+    limit: evaluate each corruption on the first ``limit`` data only; None for all. seed: of the noise.
 
     >>> Corruptions(names=("fog", "contrast"), severities=(1, 3, 5))
     Corruptions(names=('fog', 'contrast'), severities=(1, 3, 5), limit=1000, seed=0)

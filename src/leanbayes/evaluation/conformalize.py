@@ -38,12 +38,12 @@ def conformalize_(
     mean_only: bool = False,
     progress: bool = True,
 ) -> Conformal:
-    """Find thresholds on held-out data so that prediction sets or intervals hold the truth with this coverage.
+    """Find thresholds on held-out data so that prediction sets or intervals contain the truth with this coverage.
 
-    They are written on the model, as a temperature is: ``predict(...).prediction_sets`` and ``.prediction_intervals``
-    use them from then on, `evaluate` reports what they cover, `save`, `load` and `extract` keep them, and `fit` drops
-    them. For n held-out data the probability that a new datum of the same distribution is covered is at least
-    ``coverage``, and at most coverage + 1 / (n + 1) where no scores are equal and sets may be empty: on average over
+    The thresholds are stored on the model: ``predict(...).prediction_sets`` and ``.prediction_intervals`` use them
+    from then on, `evaluate` reports their coverage, `save`, `load` and `extract` keep them, and `fit` removes them.
+    For n held-out data the probability that a new datum of the same distribution is covered is at least ``coverage``,
+    and at most coverage + 1 / (n + 1) if no scores are equal and sets may be empty. This holds on average over
     held-out data and new data, not for each kind of input.
 
     loader: (inputs, targets) that neither training nor the choice of a model or a temperature has used.
@@ -55,7 +55,7 @@ def conformalize_(
     randomized: smaller sets for aps and raps, with a number drawn for each datum (a hash of its probabilities).
     allow_empty: do not add the most probable class to sets that would be empty.
     lam, k_reg: the penalty of raps on every class beyond the k_reg most probable.
-    task, samples, seed, mean_only: as in `predict`. Thresholds belong to one way of predicting; use it afterwards too.
+    task, samples, seed, mean_only: as in `predict`. The thresholds are valid for predictions with the same arguments.
 
     >>> import leanbayes as lb
     >>> x = torch.randn(500, 3)
@@ -74,10 +74,10 @@ def conformalize_(
     lam = arguments.number("lam", lam, at_least=0, error=EvaluationError)
     k_reg = arguments.whole_number("k_reg", k_reg, at_least=0, error=EvaluationError)
     loader = accept(loader, model, name="loader", error=EvaluationError)
-    meaning = resolve_task(model, task)
-    chosen = checked_score(score, meaning.task, class_conditional, randomized)
-    options: dict[str, Any] = {"samples": samples, "seed": seed, "mean_only": mean_only, "task": meaning}
-    found: list[Tensor] = []
+    likelihood = resolve_task(model, task)
+    score = checked_score(score, likelihood.task, class_conditional, randomized)
+    options: dict[str, Any] = {"samples": samples, "seed": seed, "mean_only": mean_only, "task": likelihood}
+    scores: list[Tensor] = []
     labels: list[Tensor] = []
     classes = used = 0
     with Bar(shown=progress) as bar:
@@ -85,32 +85,40 @@ def conformalize_(
         bar.stage("conformal scores")
         for inputs, targets in labelled(loader):
             pred = predict(model, inputs, **options)
-            used, classes = int(pred.counts.max()), pred.mean.shape[1] if meaning.task == "classification" else 0
+            used, classes = int(pred.counts.max()), pred.mean.shape[1] if likelihood.task == "classification" else 0
             if classes:
                 truth = _labels(pred, targets)
                 uniform = uniform_of(pred.probs) if randomized else None
-                each = class_scores(pred.probs, chosen, lam=lam, k_reg=k_reg, uniform=uniform)
-                found.append(each.gather(1, truth[:, None].to(each.device)).cpu())
+                all_scores = class_scores(pred.probs, score, lam=lam, k_reg=k_reg, uniform=uniform)
+                scores.append(all_scores.gather(1, truth[:, None].to(all_scores.device)).cpu())
                 labels.append(truth.cpu())
             else:
-                found.append(_residuals(pred, targets, chosen, coverage))
+                scores.append(_residuals(pred, targets, score, coverage))
             bar.advance(len(pred))
-    checks.nonempty(sum(map(len, found)), "loader")
-    columns = list(torch.cat(found).unbind(1))
+    checks.nonempty(sum(map(len, scores)), "loader")
+    columns = list(torch.cat(scores).unbind(1))
     if class_conditional:
         truth = torch.cat(labels)
         columns = [columns[0][truth == label] for label in range(classes)]
     limits = tuple(threshold(column, coverage) for column in columns)
     _check_enough(limits, columns, coverage, class_conditional)
     result = Conformal(
-        coverage, chosen, limits, tuple(map(len, columns)), used, _said(model, meaning), lam=lam, k_reg=k_reg, **flags
+        coverage,
+        score,
+        limits,
+        tuple(map(len, columns)),
+        used,
+        _stored(model, likelihood),
+        lam=lam,
+        k_reg=k_reg,
+        **flags,
     )
     record.ensure(model).conformal = result
     return result
 
 
 class Coverage:
-    """How often conformal sets or intervals hold the truth, and how large they are, batch by batch."""
+    """A stream of metrics: how often conformal sets or intervals contain the truth, and how large they are."""
 
     def __init__(self) -> None:
         self.nominal = 0.0
@@ -120,7 +128,7 @@ class Coverage:
         self.labels: list[Tensor] = []
 
     def update(self, pred: Predictive, targets: Tensor) -> None:
-        """Add a batch; nothing where the model has no thresholds for it."""
+        """Add a batch; does nothing if the model has no thresholds."""
         if pred.conformal is None:
             return
         self.nominal = pred.conformal.coverage
@@ -138,7 +146,7 @@ class Coverage:
             self.sizes.append((high - low).cpu())
 
     def compute(self) -> tuple[dict[str, float], dict[str, Any]]:
-        """Metrics, and for classes a table of them by class; both empty where there were no thresholds."""
+        """The metrics, and for a classification a table by class; both empty if there were no thresholds."""
         if not self.covered:
             return {}, {}
         covered, sizes = torch.cat(self.covered).double(), torch.cat(self.sizes)
@@ -148,13 +156,13 @@ class Coverage:
             return metrics, {}
         labels, rows = torch.cat(self.labels), []
         for label in labels.unique().tolist():
-            own = labels == label
+            of_class = labels == label
             rows.append(
                 {
                     "class": self.names[label],
-                    "count": int(own.sum()),
-                    "coverage": float(covered[own].mean()),
-                    "size": float(sizes[own].mean()),
+                    "count": int(of_class.sum()),
+                    "coverage": float(covered[of_class].mean()),
+                    "size": float(sizes[of_class].mean()),
                 }
             )
         metrics["conformal.worst_class"] = min(row["coverage"] for row in rows)
@@ -162,14 +170,14 @@ class Coverage:
 
 
 def checked_score(score: Any, task: str, class_conditional: bool = False, randomized: bool = False) -> Score:
-    """The score, if it suits the task."""
+    """The name of the score, or the default of the task; refused if it does not suit the task."""
     if task not in ("classification", "regression"):
         raise EvaluationError(
             f"conformalize_: expected a task of classification or regression, received {task}; the pixels of an image "
             "are not exchangeable with each other, so that no threshold over pixels carries a guarantee"
         )
-    known = CLASS_SCORES if task == "classification" else INTERVAL_SCORES
-    chosen: Score = arguments.one_of("score", known[0] if score is None else score, known, error=EvaluationError)
+    scores = CLASS_SCORES if task == "classification" else INTERVAL_SCORES
+    chosen: Score = arguments.one_of("score", scores[0] if score is None else score, scores, error=EvaluationError)
     if class_conditional and task == "regression":
         raise EvaluationError("class_conditional: expected a classification, received a regression; leave it out")
     if randomized and chosen not in ("aps", "raps"):
@@ -181,8 +189,8 @@ def _labels(pred: Predictive, targets: Any) -> Tensor:
     found = checks.classified(pred.probs, targets)
     if found.shares is not None:
         raise EvaluationError(
-            f"conformalize_: expected one label a datum, received what several people said, {tuple(targets.shape)}; "
-            "pass targets.argmax(1)"
+            f"conformalize_: expected one label a datum, received labels by several annotators, "
+            f"{tuple(targets.shape)}; pass targets.argmax(1)"
         )
     return found.labels
 
@@ -201,13 +209,13 @@ def _residuals(pred: Predictive, targets: Any, score: Score, coverage: float) ->
 def _check_enough(
     limits: tuple[float | None, ...], columns: list[Tensor], coverage: float, class_conditional: bool
 ) -> None:
-    """Too few data for any finite threshold are refused; a few classes without one are said."""
+    """Refuse too few data for any finite threshold; warn if only some classes have too few."""
     needed = least_count(coverage)
     short = [label for label, limit in enumerate(limits) if limit is None]
     if len(short) == len(limits):
         raise EvaluationError(
             f"loader: expected at least {needed} data{' of a class' if class_conditional else ''} for a coverage of "
-            f"{coverage:g}, received {max(map(len, columns))}; hold out more, or ask for less"
+            f"{coverage:g}, received {max(map(len, columns))}; hold out more data, or lower coverage="
         )
     if short:
         few = ", ".join(map(str, short[:5])) + (", ..." if len(short) > 5 else "")
@@ -219,32 +227,31 @@ def _check_enough(
         )
 
 
-def _said(model: nn.Module, meaning: likelihoods.Likelihood) -> str:
-    """The likelihood in words, as `predict` will find it; the model is told it where it did not know."""
+def _stored(model: nn.Module, likelihood: likelihoods.Likelihood) -> str:
+    """The likelihood as text; it is stored on the model if none was, and a warning is given if another was."""
     found = record.ensure(model)
     if found.likelihood is None:
-        found.likelihood = meaning.to_dict()
-    same = found.likelihood is not None and str(likelihoods.from_dict(found.likelihood)) == str(meaning)
-    if not same:
+        found.likelihood = likelihood.to_dict()
+    if str(likelihoods.from_dict(found.likelihood)) != str(likelihood):
         warnings.warn(
-            f"the model was fitted as {likelihoods.from_dict(found.likelihood) if found.likelihood else 'nothing'}, "
-            f"and the thresholds hold for {meaning}: pass the same task= to predict and evaluate",
+            f"the model was fitted with the likelihood {likelihoods.from_dict(found.likelihood)}, "
+            f"but the thresholds are for {likelihood}: pass the same task= to predict and evaluate",
             LeanBayesWarning,
             stacklevel=3,
         )
-    return str(meaning)
+    return str(likelihood)
 
 
 def _finite(values: Tensor) -> Tensor:
-    """Infinite ends (too few data) as the largest numbers, which the checks of metrics take."""
+    """Infinite ends (too few data) replaced by the largest finite numbers, which the checks of metrics accept."""
     return values.double().nan_to_num(posinf=torch.finfo(torch.float64).max, neginf=torch.finfo(torch.float64).min)
 
 
 def sets_as_text(sets: Tensor, names: Iterable[str]) -> list[str]:
-    """Each set as the names of its classes, in the order of the classes, with bars between them.
+    """The class names of each set, in the order of the classes, joined by ``|``.
 
     >>> sets_as_text(torch.tensor([[True, False, True]]), ["cat", "dog", "owl"])
     ['cat|owl']
     """
-    known = list(names)
-    return ["|".join(known[label] for label in row.nonzero().flatten().tolist()) for row in sets]
+    class_names = list(names)
+    return ["|".join(class_names[label] for label in row.nonzero().flatten().tolist()) for row in sets]

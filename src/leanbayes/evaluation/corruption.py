@@ -34,10 +34,10 @@ def cells(config: Corruptions, shape: Sequence[int]) -> list[Cell]:
 def corrupted(
     loader: Iterable[Any], name: str, severity: int, config: Corruptions, pixels: Pixels
 ) -> Iterator[tuple[Any, Any]]:
-    """The first `config.limit` data of a loader, corrupted: batches of (inputs, targets), as the model reads them.
+    """Yield batches (inputs, targets) of the first `config.limit` data of a loader, corrupted.
 
-    loader: batches of (inputs, targets) in a fixed order. pixels: how pixels became inputs. A datum is corrupted
-    in the same way whatever the batch size: its noise is keyed by (seed, corruption, severity, index).
+    loader: batches of (inputs, targets) in a fixed order. pixels: the normalisation of the inputs. The noise of a
+    datum is keyed by (seed, corruption, severity, index) and does not depend on the batch size.
 
     >>> import torch
     >>> from leanbayes.evaluation.pixels import Pixels
@@ -63,8 +63,8 @@ def ce(errors: Mapping[Cell, float], reference: Mapping[Cell, float]) -> dict[st
 
     E_c is the top-1 error summed over severities. errors, reference: fractions by (corruption, severity).
     """
-    own, other = _summed(errors), _summed(_same_cells(errors, reference))
-    return {name: _ratio(own[name], other[name], name, "the reference makes no error under") for name in own}
+    total, other = _summed(errors), _summed(_same_cells(errors, reference))
+    return {name: _ratio(total[name], other[name], name, "the reference makes no error under") for name in total}
 
 
 def relative_ce(
@@ -75,9 +75,9 @@ def relative_ce(
     E_clean is the error on clean data, summed as often as there are severities. The paper's denominator takes the
     clean error of the model itself, which is a slip: it is the reference's, as in Hendrycks & Dietterich 2019.
     """
-    own = _summed({cell: error - clean for cell, error in errors.items()})
+    total = _summed({cell: error - clean for cell, error in errors.items()})
     other = _summed({cell: e - reference_clean for cell, e in _same_cells(errors, reference).items()})
-    return {name: _ratio(own[name], other[name], name, "the reference loses nothing under") for name in own}
+    return {name: _ratio(total[name], other[name], name, "the reference loses nothing under") for name in total}
 
 
 def mce(errors: Mapping[Cell, float], reference: Mapping[Cell, float]) -> float:
@@ -94,7 +94,7 @@ def mce(errors: Mapping[Cell, float], reference: Mapping[Cell, float]) -> float:
 def relative_mce(
     errors: Mapping[Cell, float], clean: float, reference: Mapping[Cell, float], reference_clean: float
 ) -> float:
-    """The relative mean corruption error: the mean of `relative_ce`. It counts what is lost to corruption alone.
+    """The relative mean corruption error: the mean of `relative_ce`, which measures the loss due to corruption alone.
 
     >>> vanilla = {("fog", 1): 0.2, ("fog", 2): 0.4, ("snow", 1): 0.1, ("snow", 2): 0.3}
     >>> model = {("fog", 1): 0.1, ("fog", 2): 0.2, ("snow", 1): 0.2, ("snow", 2): 0.4}
@@ -158,10 +158,10 @@ def reference_errors(reference: Evaluation, wanted: Iterable[Cell]) -> tuple[dic
             f"reference: expected an Evaluation with corruptions, received {name or type(reference).__name__!r} "
             f"without; try evaluate(vanilla, loader, corruptions=Corruptions(), ...)"
         )
-    known = {(row["corruption"], row["severity"]): 1 - row["accuracy"] for row in rows}
+    errors = {(row["corruption"], row["severity"]): 1 - row["accuracy"] for row in rows}
     metrics = reference.metrics
     clean = 1 - metrics.get("corruption.clean_accuracy", metrics.get("accuracy", float("nan")))
-    return _same_cells(wanted, known, f"reference {name!r}"), clean
+    return _same_cells(wanted, errors, f"reference {name!r}"), clean
 
 
 def _corrupted(inputs: Any, name: str, severity: int, seed: int, start: int, pixels: Pixels) -> Any:
@@ -172,22 +172,22 @@ def _corrupted(inputs: Any, name: str, severity: int, seed: int, start: int, pix
         raise EvaluationError(f"corruption: expected inputs of images (N, C, H, W) alone, received {shapes}")
 
     def through(tensor: Tensor) -> Tensor:
-        whole = corruptions.corrupt(pixels.to_pixels(tensor.detach()), name, severity, seed, start)
-        return pixels.to_inputs(whole)
+        corrupted = corruptions.corrupt(pixels.to_pixels(tensor.detach()), name, severity, seed, start)
+        return pixels.to_inputs(corrupted)
 
     return batches.map_tensors(through, inputs)
 
 
-def _same_cells(wanted: Iterable[Cell], known: Mapping[Cell, float], who: str = "reference") -> dict[Cell, float]:
-    """What is known of the wanted cells, in their order."""
+def _same_cells(wanted: Iterable[Cell], errors: Mapping[Cell, float], name: str = "reference") -> dict[Cell, float]:
+    """The errors of the wanted cells, in their order."""
     wanted = list(wanted)
     for cell in wanted:
-        if cell not in known:
+        if cell not in errors:
             raise EvaluationError(
-                f"{who}: expected the same corruptions and severities as the model, but there is no cell "
+                f"{name}: expected the same corruptions and severities as the model, but there is no cell "
                 f"({cell[0]}, severity {cell[1]}); evaluate both with the same Corruptions(...)"
             )
-    return {cell: known[cell] for cell in wanted}
+    return {cell: errors[cell] for cell in wanted}
 
 
 def _summed(errors: Mapping[Cell, float]) -> dict[str, float]:
@@ -199,10 +199,10 @@ def _summed(errors: Mapping[Cell, float]) -> dict[str, float]:
     return sums
 
 
-def _ratio(own: float, other: float, name: str, why: str) -> float:
-    if abs(other) < 1e-12:  # sums of fractions: what is left of nothing is rounding
+def _ratio(error: float, other: float, name: str, why: str) -> float:
+    if abs(other) < 1e-12:  # zero up to rounding
         raise EvaluationError(f"{name}: expected a reference error to divide by, but {why} {name}; take more data")
-    return own / other
+    return error / other
 
 
 def _mean(values: Iterable[float]) -> float:

@@ -1,4 +1,4 @@
-"""A few images of an evaluation to look at: what each expert marked, what each sample says, and the uncertainty."""
+"""Example images of an evaluation: the annotation of each expert, the sampled segmentations, and the uncertainty."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ SHOWN = 6
 
 
 class Examples:
-    """Chooses images while they pass: at random, ``each`` of every quarter of the scale of the experts' disagreement.
+    """Choose random examples from a stream of images, ``each`` of every quarter of the experts' disagreement.
 
-    The choice depends on the annotations and on nothing that a model says, so that pages of several models show the
-    same images. What is kept of an image is plain text: PNG files in base64, and outlines as paths of SVG.
+    The choice depends on the annotations only, not on predictions, so that the reports of several models show the same
+    images. Images are kept as text: PNG files in base64, and outlines as SVG paths.
     """
 
     def __init__(self, each: int = EACH) -> None:
@@ -37,7 +37,7 @@ class Examples:
     def update(
         self, start: int, inputs: Any, pred: Predictive, masks: Tensor, annotations: Tensor, scores: dict[str, Tensor]
     ) -> None:
-        """Look at N images, before which ``start`` others came; masks: (N, S, H, W); scores: (N,) each."""
+        """Add N images; ``start`` images came before. masks: (N, S, H, W); scores: (N,) each."""
         images = batches.first_tensor(inputs)
         if images.ndim != 4:
             return
@@ -51,15 +51,15 @@ class Examples:
             self.kept[quarter] = sorted([*held, (key, made)], key=lambda pair: pair[0])[: self.each]
 
     def compute(self) -> list[dict[str, Any]]:
-        """The images, from those on which experts agree to those on which they do not."""
+        """The chosen images in the order of the experts' disagreement."""
         return [example for quarter in sorted(self.kept) for _, example in self.kept[quarter]]
 
 
 def _shown(image: Tensor, pred: Predictive, i: int, masks: Tensor, annotations: Tensor) -> dict[str, Any]:
     """One image as plain text: experts and samples are lists of outlines, one of each class."""
     classes = pred.mean.shape[1]
-    said = votes(annotations.long().unsqueeze(0), classes)[0].double()
-    shares = said / said.sum(0).clamp(min=1)
+    counts = votes(annotations.long().unsqueeze(0), classes)[0].double()
+    shares = counts / counts.sum(0).clamp(min=1)
     top = math.log(classes)
     pixels = picture(thinned(_array(image)))
     return {

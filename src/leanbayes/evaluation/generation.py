@@ -1,4 +1,4 @@
-"""`evaluate_generation`: what a latent model is worth at every code length: bounds, errors, and what it generates."""
+"""`evaluate_generation`: bounds, reconstruction errors and sample quality of a latent model by code length."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .metrics.generative import frechet_distance, manifold_metrics
 
 @dataclass(frozen=True)
 class Generation:
-    """What `evaluate_generation` found: a row of plain numbers for every code length.
+    """The result of `evaluate_generation`: a row of plain numbers for every code length.
 
     length: of the code. nll, kl, elbo: means over the data, in nats; elbo = -(nll + kl). bits: kl / log 2, the rate.
     mse: mean squared error of a pixel, of reconstructions without noise. bound, bound_error: the importance-weighted
@@ -41,8 +41,8 @@ class Generation:
         for row in self.rows:
             if row["length"] == length:
                 return row
-        known = ", ".join(str(row["length"]) for row in self.rows)
-        raise EvaluationError(f"length: expected one of {known}, received {checks.short(length)}")
+        lengths = ", ".join(str(row["length"]) for row in self.rows)
+        raise EvaluationError(f"length: expected one of {lengths}, received {checks.short(length)}")
 
     def rate_distortion(self) -> list[tuple[float, float]]:
         """(bits, mean squared error) at every length: the rate-distortion curve."""
@@ -75,15 +75,15 @@ def evaluate_generation(
 ) -> Generation:
     """Bounds on log p(x), reconstruction errors and, with an extractor, distances of generated images, by code length.
 
-    data: inputs; labels beside them are ignored. lengths: of codes that are ordered; a quarter, a half, three quarters
-        and all of the code unless told. Other codes are asked at full length only.
+    data: inputs; labels are ignored. lengths: code lengths to evaluate, for ordered codes; by default a quarter, a
+        half, three quarters and all of the code. Other codes are evaluated at full length only.
     samples: draws of the code a datum, for the ELBO. importance: draws for the importance-weighted bound (Burda et
         al., 2016), which is at least the ELBO; 0 leaves it out.
     generated: how many images to generate and compare with as many data; extractor: a network from images to features,
-        which are flattened. Its name stands in the result: only an Inception network gives an FID, see
+        which are flattened. extractor_name is written into the result: only an Inception network gives an FID, see
         `leanbayes.evaluation.inception`. k: neighbours, for precision, recall, density and coverage.
 
-    The model is left as it was. Noise is drawn for every datum, and a seed repeats it.
+    The model is not changed. A seed repeats the noise.
 
     >>> import leanbayes as lb
     >>> model = lb.image_autoencoder(lb.OrderedLatents(8), (1, 8, 8), width=4)
@@ -102,9 +102,11 @@ def evaluate_generation(
     likelihood = model.likelihood(task)
     if bool(generated) != (extractor is not None):
         raise EvaluationError("generated and extractor: expected both or neither; generated=1000, extractor=network")
-    wanted = lengths_of(model, lengths if is_ordered(model) else (lengths or (model.code.size,)))
-    if not is_ordered(model) and wanted != [model.code.size]:
-        raise EvaluationError(f"lengths: expected {model.code.size}, since this code is not ordered, received {wanted}")
+    code_lengths = lengths_of(model, lengths if is_ordered(model) else (lengths or (model.code.size,)))
+    if not is_ordered(model) and code_lengths != [model.code.size]:
+        raise EvaluationError(
+            f"lengths: expected {model.code.size}, since this code is not ordered, received {code_lengths}"
+        )
     inputs = [batches.split(batch)[0] for batch in batches.stream(batches.accept(data, model))]
     if not inputs:
         raise EvaluationError("data: expected at least one batch, received none")
@@ -112,7 +114,7 @@ def evaluate_generation(
     name = extractor_name or (type(extractor).__name__ if extractor is not None else "")
     real = None if extractor is None else features_of(extractor, x[:generated])
     rows = []
-    for length in wanted:
+    for length in code_lengths:
         row: dict[str, float] = {"length": length}
         with at_length(model, length):
             if model.code.has_density:
@@ -128,13 +130,13 @@ def evaluate_generation(
 
 
 def is_ordered(model: Autoencoder) -> bool:
-    """Whether the codes of a model can be cut."""
+    """Whether the codes of a model are ordered, so that they can be truncated."""
     return isinstance(model.code, OrderedCode)
 
 
 @contextlib.contextmanager
 def at_length(model: Autoencoder, length: int) -> Iterator[None]:
-    """Run a block with codes of a length; then the length is what it was."""
+    """Context manager that truncates codes to a length."""
     code = model.code
     if not isinstance(code, OrderedCode):
         yield
@@ -149,7 +151,7 @@ def at_length(model: Autoencoder, length: int) -> Iterator[None]:
 def bounds(
     model: Autoencoder, likelihood: Likelihood, x: Tensor, samples: int = 1, importance: int = 0, seed: int = 0
 ) -> dict[str, float]:
-    """The ELBO, its terms, and the importance-weighted bound, of the codes that the model draws as it is set.
+    """The ELBO, its terms, and the importance-weighted bound, at the code length that the model is set to.
 
     bound = mean over x of log 1/K sum_k p(x | z_k) p(z_k) / q(z_k | x), z_k ~ q(z | x).
     """
@@ -181,7 +183,7 @@ def bounds(
 
 
 def features_of(extractor: nn.Module, images: Tensor) -> Tensor:
-    """What an extractor makes of images, (n, features), on the CPU."""
+    """The flattened features of images, (n, features), on the CPU."""
     device = next((p.device for p in extractor.parameters()), images.device)
     parts = []
     for block in images.split(batches.ROWS):

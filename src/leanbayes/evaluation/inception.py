@@ -1,4 +1,4 @@
-"""FID and Inception score, by torchmetrics and the weights that the user has."""
+"""FID and Inception score, computed by torchmetrics."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from ..optional import require
 def inception_scores(real: Tensor, generated: Tensor, *, batch: int = 64) -> dict[str, float]:
     """FID (Heusel et al., 2017) and Inception score (Salimans et al., 2016) of generated images in [0, 1].
 
-    They need torchmetrics and torch-fidelity, which has the weights of the Inception network or downloads them. Where
-    there are none, `leanbayes.evaluate_generation` measures distances in the features of any network, by its name.
-    `pip install 'leanbayes[generation]'`.
+    Requires torchmetrics and torch-fidelity, which downloads the weights of the Inception network:
+    `pip install 'leanbayes[generation]'`. Without them, `leanbayes.evaluate_generation` measures distances in the
+    features of any network.
 
     real, generated: (n, 3, height, width); grey images (n, 1, ...) are repeated to three channels.
     """

@@ -1,4 +1,4 @@
-"""How long a prediction takes: for one datum, and for a batch of them; measured, quickly."""
+"""Measured time of a prediction, for one datum and for a batch."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 from .. import batches
 
 BUDGET = 2.0
-"""Seconds that measuring may take, about; a prediction that takes longer is measured once a size."""
+"""Approximate limit on the seconds of measuring; a prediction that takes longer is timed once per size."""
 BATCH = 64
 REPEATS = 15
 
 
-def latency(answer: Callable[[Any], Any], inputs: Any) -> tuple[dict[str, float], dict[str, Any]]:
+def latency(predict: Callable[[Any], Any], inputs: Any) -> tuple[dict[str, float], dict[str, Any]]:
     """The median time of a prediction in seconds, for one datum and for a batch, and how it was measured.
 
-    answer: predicts inputs, all samples included. inputs: a batch. The first call of each size warms up and is not
-    counted, unless it alone takes the time there is. The batch has 64 data for every model, fast or slow, so that times
-    can be compared; less only where there are not as many.
+    predict: a function of the inputs that computes all samples. inputs: a batch. The first call of each size is a
+    warm-up and is not counted, unless it takes longer than the time limit. The batch has 64 data for every model, so
+    that times can be compared, or fewer if there are not as many.
 
     >>> import torch
     >>> times, how = latency(lambda x: x.sum(), torch.zeros(100, 4))
@@ -30,23 +30,23 @@ def latency(answer: Callable[[Any], Any], inputs: Any) -> tuple[dict[str, float]
     import torch
 
     size = min(batches.size(inputs), BATCH)
-    one = _median(answer, batches.rows(inputs, 0, 1), BUDGET / 4)
-    many = one if size == 1 else _median(answer, batches.rows(inputs, 0, size), BUDGET / 2)
-    how = {"batch": size, "threads": torch.get_num_threads()}
-    return {"latency_one": one, "latency_batch": many}, how
+    one_seconds = _median(predict, batches.rows(inputs, 0, 1), BUDGET / 4)
+    batch_seconds = one_seconds if size == 1 else _median(predict, batches.rows(inputs, 0, size), BUDGET / 2)
+    setting = {"batch": size, "threads": torch.get_num_threads()}
+    return {"latency_one": one_seconds, "latency_batch": batch_seconds}, setting
 
 
-def _median(answer: Callable[[Any], Any], inputs: Any, budget: float) -> float:
-    first = _timed(answer, inputs)
+def _median(predict: Callable[[Any], Any], inputs: Any, budget: float) -> float:
+    first = _timed(predict, inputs)
     if first > budget:
         return first
-    times = [_timed(answer, inputs)]
+    times = [_timed(predict, inputs)]
     while sum(times) + times[0] < budget - first and len(times) < REPEATS:
-        times.append(_timed(answer, inputs))
+        times.append(_timed(predict, inputs))
     return statistics.median(times)
 
 
-def _timed(answer: Callable[[Any], Any], inputs: Any) -> float:
+def _timed(predict: Callable[[Any], Any], inputs: Any) -> float:
     began = time.perf_counter()
-    answer(inputs)
+    predict(inputs)
     return time.perf_counter() - began

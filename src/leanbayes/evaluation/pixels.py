@@ -1,4 +1,4 @@
-"""How inputs were made from pixels: corruptions and attacks work on pixels, models on inputs."""
+"""The normalisation of images: corruptions and attacks work on pixels, models on normalised inputs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 @configurable
 @dataclass(frozen=True)
 class Pixels:
-    """How pixels in [0, 1] became inputs: inputs = (pixels - mean) / std, per channel or for all channels alike.
+    """The normalisation of pixels in [0, 1]: inputs = (pixels - mean) / std, per channel or the same for all channels.
 
     >>> import torch
     >>> pixels = Pixels(mean=(0.5,), std=(0.25,))
@@ -39,12 +39,12 @@ class Pixels:
             object.__setattr__(self, name, numbers)
 
     def to_inputs(self, pixels: Tensor) -> Tensor:
-        """(N, C, H, W) in [0, 1] to what the model reads."""
+        """Normalise pixels (N, C, H, W) in [0, 1] to inputs of the model."""
         mean, std = self._shaped(pixels)
         return (pixels - mean) / std
 
     def to_pixels(self, inputs: Tensor) -> Tensor:
-        """(N, C, H, W) as the model reads them to pixels, which rounding may leave a hair outside [0, 1]."""
+        """Undo the normalisation of inputs (N, C, H, W); rounding may leave pixels slightly outside [0, 1]."""
         mean, std = self._shaped(inputs)
         return inputs * std + mean
 

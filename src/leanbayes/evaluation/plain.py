@@ -1,4 +1,4 @@
-"""The JSON form of results: plain values, a kind, a version, and nothing that only Python knows."""
+"""The JSON form of results: plain values, a kind and a version."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def numbers(where: str, values: dict[Any, Any]) -> list[float]:
 
 
 def plain(value: Any) -> Any:
-    """The value as JSON can hold it: what is not finite becomes None.
+    """The value as plain JSON values; numbers that are not finite become None.
 
     >>> plain({"a": (1.0, float("nan"))})
     {'a': [1.0, None]}
@@ -63,7 +63,7 @@ def save(path: str | os.PathLike[str], data: dict[str, Any]) -> Path:
 
 
 def load(path: str | os.PathLike[str]) -> Any:
-    """Read JSON, or say what is wrong with the file."""
+    """Read a JSON file; the error says what is wrong with it."""
     path = checks.path("path", path, error=EvaluationError)
     try:
         return json.loads(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The progress bar of a whole evaluation: its stage, the share that is done, the time that is left."""
+"""The progress bar of an evaluation: its stage, the share that is done, the time that is left."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class Bar:
         self.total += amount or 0
 
     def stage(self, name: str) -> None:
-        """Say what happens now."""
+        """Show the name of the current stage."""
         if self.progress is not None:
             self.progress.update(self.task, description=name, total=self.total or None)
 

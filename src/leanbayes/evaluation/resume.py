@@ -1,7 +1,7 @@
 """An evaluation in stages, each saved once it is done, so that an interrupted one can be resumed.
 
-Nothing here knows metrics. A stage is a name and the work behind it; its outcome is JSON and a few tensors. After every
-stage all outcomes so far are written to one file, whole or not at all (safetensors and JSON, no pickle).
+A stage is a name and a function; its outcome is JSON and a few tensors. After every stage all outcomes so far are
+written to one file, atomically (safetensors and JSON, no pickle).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ LOOKED_AT = 32
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a stage found: plain values, and tensors of a few scalars a point."""
+    """The result of a stage: plain values, and tensors of a few scalars per point."""
 
     values: dict[str, Any]
     tensors: dict[str, Tensor] = dataclasses.field(default_factory=dict)
@@ -101,10 +101,10 @@ class Watched(batches.Watching):
 class Stages:
     """Runs each stage once, over all runs of the same evaluation.
 
-    path: the file; None to save nothing. identity: what makes it the same evaluation, as JSON has
-    it; a file with another one is refused before any work is done. data: what the stages look at. Of data that a
-    finished stage has read the file has a digest, and they are read once, without the model, to compare it. The file
-    stays when all is done, and the same call returns what it holds. Delete it when the result is kept elsewhere.
+    path: the file; None to save nothing. identity: JSON values that identify the evaluation; a file with others is
+    refused before any work is done. data: all data that stages read. The file has a digest of the data that finished
+    stages have read; resuming reads these data once, without the model, to compare the digest. The file is kept at the
+    end, so that the same call returns the saved result; delete it when the result is saved elsewhere.
 
     >>> stages = Stages(None, {})
     >>> stages.once("first", lambda: Outcome({"a": 1})).values
@@ -126,10 +126,10 @@ class Stages:
         if not self.path.exists():
             self._write()  # a path that cannot be written is found now, not after an hour
             return
-        self.outcomes, digests = _read(self.path, self.identity, [held.name for held in data])
-        for held in data:
-            if held.name in digests:
-                held.verify(digests[held.name], self.path)
+        self.outcomes, digests = _read(self.path, self.identity, [source.name for source in data])
+        for source in data:
+            if source.name in digests:
+                source.verify(digests[source.name], self.path)
 
     def once(self, name: str, work: Callable[[], Outcome]) -> Outcome:
         """The outcome of a stage: read from the file, or computed and saved."""
@@ -150,7 +150,7 @@ class Stages:
         }
         stages = {stage: {"values": o.values, "tensors": list(o.tensors)} for stage, o in self.outcomes.items()}
         # As text: a metric may be NaN, for which the JSON of the header has no word, and floats keep their last bit.
-        digests = {held.name: held.digest for held in self.data if held.digest is not None}
+        digests = {source.name: source.digest for source in self.data if source.digest is not None}
         document = {"evaluation": {"identity": self.identity, "digests": digests, "stages": json.dumps(stages)}}
         files.write_bytes(self.path, container.pack(tensors, {"leanbayes": __version__, **document}))
 
@@ -158,9 +158,9 @@ class Stages:
 def identity(
     model: nn.Module, likelihood: nn.Module, options: dict[str, Any], data: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """What makes two calls the same evaluation: model, likelihood, options, data and versions.
+    """Values that identify an evaluation: digests of model, likelihood and data, the options, and versions.
 
-    data: whatever holds data, by name; only the first batch of each is read.
+    data: loaders by name; only the first batch of each is read.
     """
     return {
         "model": model_digest(model),
@@ -168,13 +168,13 @@ def identity(
         "task": f"{likelihood.task} {likelihood}",
         "likelihood": [model_digest(likelihood), structure(likelihood)],
         "options": options,
-        "data": {name: [feed.length(held), start(held)] for name, held in data.items()},
+        "data": {name: [feed.length(source), start(source)] for name, source in data.items()},
         "versions": {"leanbayes": __version__, "torch": str(torch.__version__)},
     }
 
 
 def start(data: Any) -> str | None:
-    """A digest of the first data of a set; the rest is not read. None where there are none.
+    """A digest of the first data of a set, without reading the rest; None if the set is empty.
 
     >>> start((torch.zeros(2, 3), torch.tensor([0, 1])))
     '64fade6733611d4b'
@@ -210,7 +210,7 @@ def model_digest(model: nn.Module) -> str:
 
 
 def _read(path: Path, identity: dict[str, Any], names: Collection[str]) -> tuple[dict[str, Outcome], dict[str, Any]]:
-    """The outcomes in a file, and the digests of the data they are about; names: of the data there are."""
+    """The outcomes in a file, and the digests of their data. names: of the data of this evaluation."""
     tensors, document = container.read(path)
     found = document.get("evaluation")
     if not isinstance(found, dict) or not isinstance(found.get("identity"), dict):
@@ -221,7 +221,7 @@ def _read(path: Path, identity: dict[str, Any], names: Collection[str]) -> tuple
     older = "digests" not in found  # of version 0.1, which looked at the start of the data, and not at the code
     _same(found["identity"], identity, path, ("structure", "likelihood") if older else ())
     if older:
-        return {}, {}  # what it recorded is not enough to be sure that it is the same evaluation
+        return {}, {}  # its record cannot prove that it is the same evaluation
     try:
         stages, digests = json.loads(found["stages"]), dict(found["digests"])
         outcomes = {name: _outcome(name, stage, tensors) for name, stage in stages.items()}
@@ -245,20 +245,24 @@ def _outcome(name: str, stage: dict[str, Any], tensors: dict[str, Tensor]) -> Ou
 _NOT_SHOWN = {"structure": "a module (its class, options, hooks or code)", "model": "model", "likelihood": "likelihood"}
 
 
-def _same(there: dict[str, Any], here: dict[str, Any], path: Path, without: Collection[str]) -> None:
-    """Refuse the file of another evaluation, and say what differs."""
+def _same(saved: dict[str, Any], current: dict[str, Any], path: Path, without: Collection[str]) -> None:
+    """Refuse the file of another evaluation; the error says what differs."""
     for part in ("versions", "model", "structure", "task", "likelihood", "options", "data"):
-        if part in without or there.get(part) == here.get(part):
+        if part in without or saved.get(part) == current.get(part):
             continue
-        what = _NOT_SHOWN.get(part, part)
-        old, new = there.get(part), here.get(part)
+        label = _NOT_SHOWN.get(part, part)
+        old, new = saved.get(part), current.get(part)
         if isinstance(old, dict) and isinstance(new, dict):
             key = next(k for k in [*new, *old] if old.get(k) != new.get(k))
-            what, old, new = f"{what}: {key!r}" if part in _NOT_SHOWN else f"{part}: {key}", old.get(key), new.get(key)
+            label, old, new = (
+                f"{label}: {key!r}" if part in _NOT_SHOWN else f"{part}: {key}",
+                old.get(key),
+                new.get(key),
+            )
         values = "" if part in _NOT_SHOWN else f" ({_short(old)} there, {_short(new)} here)"
         shuffled = "; data in another order at every run (shuffle=True) cannot be resumed" if part == "data" else ""
         raise ArtifactError(
-            f"resume: {path} belongs to another evaluation, its {what} differs{values}{shuffled}; "
+            f"resume: {path} belongs to another evaluation, its {label} differs{values}{shuffled}; "
             f"delete the file to start anew, or choose another path"
         )
 

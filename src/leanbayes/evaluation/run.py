@@ -26,7 +26,7 @@ from .progress import Bar
 from .result import Evaluation
 from .resume import Outcome, Stages, Watched, identity
 from .stages import Evaluator
-from .summary import findings, group_digest
+from .summary import assemble, group_digest
 
 
 def evaluate(
@@ -60,33 +60,33 @@ def evaluate(
 ) -> Evaluation:
     """Evaluate a model, Bayesian or not: accuracy, calibration, out-of-domain detection, robustness and cost.
 
-    loader: inputs and targets, in whatever `leanbayes.batches` takes: a DataLoader, a Dataset, a tuple of tensors.
-    task: as in `predict`; None means what the model was fitted for.
+    loader: inputs and targets: a DataLoader, a Dataset, a tuple of tensors, or any other form of `leanbayes.batches`.
+    task: as in `predict`; None for the task that the model was fitted for.
     samples, seed, mean_only, estimator, chunk: as in `predict`, which is called once per batch.
     ood: loaders of out-of-domain data by name (targets are ignored).
-    pixels: how the inputs came from pixels in [0, 1], for corruptions and attack; None where they are pixels.
+    pixels: the normalisation of the inputs, for corruptions and attack; None if they are pixels in [0, 1].
     corruptions: a sweep over corrupted images, `Corruptions()` or True; reference: the Evaluation of another model with
     the same sweep, against which mCE is computed.
     attack: an `Attack`, or True for the one of the Variance Networks paper. Unless its evaluate_samples is
     set, the prediction after each iteration has as many samples as its gradients, and no more than ``samples``.
     temperature: held-out data (not the test data) to fit one temperature on; the model stays as it is.
     selective: accuracies, for each of which the coverage of selective prediction is reported.
-    replicates: of the bootstrap behind the confidence intervals; 0 for none. groups: what each datum belongs to, (N,)
-    numbers or texts in the order of the data, such as the patient of an image: whole groups are then resampled, since
-    data of one group resemble one another. Without it the groups that a set of `leanbayes.data` knows are taken.
-    resume: a file that keeps every finished stage, so that the same call goes on after an interruption and ends with
-    the same numbers; a file of another model (weights, options, code), other options or other data is refused. It
-    stays when all is done, and the same call returns what it holds. Either reads the data once to compare them.
-    history: the rows of training, for the curves of the report. name: what tables call the model.
+    replicates: number of bootstrap replicates for the confidence intervals; 0 for none.
+    groups: the group of each datum, (N,) numbers or texts in the order of the data, such as the patient of an image:
+    whole groups are then resampled, since data of one group resemble one another. None for those of the data set.
+    resume: a file in which every finished stage is saved, so that the same call continues after an interruption and
+    returns the same numbers; a file of another model (weights, options, code), other options or other data is refused.
+    It is kept at the end, and the same call returns the saved result. Resuming reads the data once to compare them.
+    history: the rows of training, for the curves of the report. name: of the model, in tables.
     bins, min_count, adaptive: the binning of ECE and MCE (`reliability`); levels: the nominal levels of the intervals.
-    ignore_index: the label that does not count (the border of a segmentation).
+    ignore_index: the label to leave out (the border of a segmentation).
 
     Segmentations may have targets of several annotators, (N, annotators, H, W): bool masks, or integer labels (in the
     shape of the probabilities they may be votes instead). Then the samples are compared with the experts, too:
     generalised energy distance, matched IoU, Dice of the mean, diversity, calibration against the experts' shares; with
     intervals by image, or by group.
 
-    Everything is computed in a stream; what is kept are a few float32 scalars a point.
+    Metrics are computed batch by batch; memory is a few float32 scalars per point.
 
     >>> import torch
     >>> import leanbayes as lb
@@ -119,20 +119,20 @@ def evaluate(
     if temperature is not None:
         temperature = accept(temperature, model, name="temperature", error=EvaluationError)
     (first, _), loader = feed.peek(loader)
-    given: dict[str, Any] = {
+    requested: dict[str, Any] = {
         "ood": ood,
         "pixels": pixels,
         "corruptions": corruptions,
         "reference": reference,
         "attack": attack,
     }
-    given |= {"temperature": temperature, "selective": selective, "replicates": replicates, "groups": groups}
-    wanted = arguments.options(given, likelihood.task, loader, first, samples, mean_only)
+    requested |= {"temperature": temperature, "selective": selective, "replicates": replicates, "groups": groups}
+    wanted = arguments.options(requested, likelihood.task, loader, first, samples, mean_only)
     rows = arguments.history(history)
     ignore = ignore_index if ignore_index is not None else likelihood.ignore_index
     binning = {"bins": bins, "min_count": min_count, "adaptive": adaptive, "ignore_index": ignore}
     options: dict[str, Any] = {"samples": samples, "seed": seed, "chunk": chunk, "mean_only": mean_only}
-    if estimator != "weight":  # files of resume= from before there was a choice stay valid
+    if estimator != "weight":  # left out otherwise, so that older files of resume= stay valid
         options["estimator"] = estimator
     with Bar(shown=progress) as bar:
         evaluator = Evaluator(model, likelihood, options, binning, levels, bar)
@@ -149,13 +149,13 @@ def evaluate(
                 stop.add_note(f"{len(done.outcomes)} stages are done; the same call goes on from {os.fspath(resume)}")
             raise
         bar.stage("putting it together")
-        return findings(name or type(model).__name__, evaluator, wanted, outcomes, rows)
+        return assemble(name or type(model).__name__, evaluator, wanted, outcomes, rows)
 
 
 def _outcomes(
     evaluator: Evaluator, loader: Any, first: Any, wanted: Options, done: Stages
 ) -> Iterator[tuple[str, Outcome]]:
-    """Every stage in turn, each done once."""
+    """Yield the name and outcome of every stage; a finished stage is read from its file."""
     bar = evaluator.bar
     works = list(_works(evaluator, loader, first, wanted))
     for stage, amount, _ in works:
@@ -169,45 +169,45 @@ def _outcomes(
         yield stage, done.once(stage, work)
     if wanted.attack is not None and wanted.pixels is not None:
         bar.stage("attack")
-        for stage, work in stages.attacked_data(evaluator, loader, wanted.attack, wanted.pixels):
+        for stage, work in stages.attack_stages(evaluator, loader, wanted.attack, wanted.pixels):
             yield stage, done.once(stage, work)
 
 
 def _works(evaluator: Evaluator, loader: Any, first: Any, wanted: Options) -> Iterator[tuple[str, int | None, Any]]:
-    """The name of each stage, the data it looks at, and what it does."""
+    """Yield the name of each stage, its number of data, and its function."""
     count = feed.length(loader)
     yield "cost", 0, lambda: stages.costs(evaluator, first)  # at the start, not after an hour of predictions
-    yield "test data", count, lambda: stages.known_data(evaluator, loader, scored=bool(wanted.ood))
+    yield "test data", count, lambda: stages.evaluate_test_data(evaluator, loader, scored=bool(wanted.ood))
     for label, other in wanted.ood.items():
-        yield f"ood {label}", feed.length(other), lambda a=label, b=other: stages.other_data(evaluator, a, b)
+        yield f"ood {label}", feed.length(other), lambda a=label, b=other: stages.score_ood_data(evaluator, a, b)
     if wanted.temperature is not None:
         amount = (count or 0) + (feed.length(wanted.temperature) or 0)
-        yield "temperature", amount, lambda: stages.scaled_data(evaluator, wanted.temperature, loader)
+        yield "temperature", amount, lambda: stages.evaluate_at_temperature(evaluator, wanted.temperature, loader)
     if wanted.corruptions is not None:
         amount = min(count or 0, wanted.corruptions.limit or sys.maxsize)
         for kind, severity in cells(wanted.corruptions, tuple(batches.first_tensor(first).shape[1:])):
             cell = (evaluator, loader, kind, severity, wanted.corruptions, wanted.pixels)
-            yield f"{kind} {severity}", amount, lambda cell=cell: stages.corrupted_data(*cell)
+            yield f"{kind} {severity}", amount, lambda cell=cell: stages.evaluate_corrupted(*cell)
 
 
 def _identity(evaluator: Evaluator, loader: Any, wanted: Options) -> tuple[dict[str, Any], dict[str, Watched]]:
-    """What makes two calls the same evaluation, and the data by name, compared whenever they are read."""
+    """The values that identify the evaluation, and the data by name, compared whenever they are read."""
     data = {"test data": loader} | {f"ood {label}": other for label, other in wanted.ood.items()}
     if wanted.temperature is not None:
         data["temperature"] = wanted.temperature
-    for what, held in data.items():
-        feed.repeatable(held, what, "resume=")
+    for name, source in data.items():
+        feed.repeatable(source, name, "resume=")
     configs = {
-        field: None if chosen is None else config.to_dict(chosen)
-        for field, chosen in (("corruptions", wanted.corruptions), ("attack", wanted.attack), ("pixels", wanted.pixels))
+        field: None if value is None else config.to_dict(value)
+        for field, value in (("corruptions", wanted.corruptions), ("attack", wanted.attack), ("pixels", wanted.pixels))
     }
     options = {**evaluator.options, **evaluator.binning, "levels": list(evaluator.levels), **configs}
     if wanted.groups is not None:
         options["groups"] = group_digest(wanted.groups)
-    if (found := record.get(evaluator.model)) is not None and found.conformal is not None:
-        options["conformal"] = config.to_dict(found.conformal)
+    if (saved := record.get(evaluator.model)) is not None and saved.conformal is not None:
+        options["conformal"] = config.to_dict(saved.conformal)
     same = identity(evaluator.model, evaluator.likelihood, options, data)
-    return same, {name: Watched(held, name) for name, held in data.items()}
+    return same, {name: Watched(source, name) for name, source in data.items()}
 
 
 def _watched(data: dict[str, Watched], wanted: Options) -> tuple[Watched, Options]:

@@ -1,9 +1,9 @@
-"""How many independent samples have the error of a number of balanced ones.
+"""The number of independent samples that have the same error as a number of balanced ones.
 
-The answer of very many samples stands for the exact one. Of S samples, balanced or not, the error is the mean squared
-distance of what they say to that answer (the predictive mean), or that of their NLL or ECE to its own, over repeats
-with seeds of their own. Balanced samples are worth as many independent ones as have the same error, read off a line
-through (log S, log error) of independent samples, within the numbers that were tried: beyond them it is a bound.
+The prediction of very many samples is taken as exact. The error of S samples, balanced or not, is the mean squared
+distance of their predictive mean, NLL or ECE from the exact one, over repeats with different seeds. The equivalent
+number of independent samples is read off a line through (log S, log error) of independent samples; outside the range of
+numbers that were tried it is a bound.
 """
 
 from __future__ import annotations
@@ -44,15 +44,14 @@ def worth(
     repeats: int = 40,
     independent: tuple[int, ...] = INDEPENDENT,
 ) -> dict[str, dict[str, Any]]:
-    """How many independent samples so many balanced ones are worth, for every measure.
+    """The number of independent samples with the same error as ``samples`` balanced ones, for every measure.
 
-    predict(samples, seed, balanced): the predictive probabilities of so many samples, (data, classes).
-    exact: those of very many samples.
+    predict(samples, seed, balanced): returns the predictive probabilities, (data, classes).
+    exact: the predictive probabilities of very many samples.
 
-    Of every measure: "worth", the number, None where errors of independent samples fall too slowly for one to be read
-    off (a slope above -1/2); "at_least", whether not even the most independent samples tried have so small
-    an error, so that it is only a bound; "error" by number of samples; the "slope" of the line, -1 where errors fall as
-    they should; "each" error.
+    Returns for every measure: "worth", the number, or None if the errors of independent samples decrease too slowly (a
+    slope above -1/2); "at_least", whether the number is only a lower bound, since even the most independent samples
+    tried have a larger error; "error" by number of samples; the "slope" of the line, -1 in theory; "each" error.
     """
     errors: dict[str, dict[str, list[float]]] = {name: {} for name in measured}
     for count, balanced in [(samples, True), *((s, False) for s in independent)]:
@@ -76,7 +75,7 @@ def worth(
 def _equal(
     log_error: float, logs: list[float], slope: float, start: float, tried: tuple[int, ...]
 ) -> tuple[float | None, bool]:
-    """How many independent samples have this error, and whether there were none with so small a one."""
+    """The number of independent samples with this error, and whether it is only a lower bound."""
     if log_error < min(logs):
         return float(tried[-1]), True
     if slope > FLAT:

@@ -30,8 +30,8 @@ Setting = Callable[[nn.Module], contextlib.AbstractContextManager[Any]]
 class Row:
     """One row of a comparison: a name, a model, and options of its evaluation.
 
-    options: of `evaluate`, over those that all rows share. within: a context that changes the model during its
-    evaluation (the width of a nested one); by default nothing is changed.
+    options: of `evaluate`; they take precedence over those of all rows. within: a context manager that changes the
+    model during its evaluation (such as the width of a nested one); by default nothing is changed.
     """
 
     name: str
@@ -56,11 +56,11 @@ def evaluate_each(
 ) -> Comparison:
     """Evaluate several models, or one model in several ways, on the same data.
 
-    models: by name, or a single one. samples: a number, or several: a row for each.
+    models: by name, or a single one. samples: one number, or several with a row for each.
     procedures: of "stochastic" (one sample), "deterministic" (one pass at the means) and "ensemble" (all samples): a
     row for each. One that a model cannot do (the means of a network that has none) becomes a note.
-    resume: as in `evaluate`; of several rows each has a file of its own: run.eval becomes run.NAME.eval.
-    options: the others of `evaluate`.
+    resume: as in `evaluate`; if there are several rows, each has its own file: run.eval becomes run.NAME.eval.
+    options: other arguments of `evaluate`.
 
     >>> import torch
     >>> import leanbayes as lb
@@ -75,7 +75,7 @@ def evaluate_each(
 
 
 def evaluate_rows(
-    each: Sequence[Row], loader: Any, *, resume: str | os.PathLike[str] | None = None, **options: Any
+    entries: Sequence[Row], loader: Any, *, resume: str | os.PathLike[str] | None = None, **options: Any
 ) -> Comparison:
     """Evaluate rows of any kind; a row that its model does not support becomes a note of the first result."""
     if "name" in options:
@@ -85,9 +85,9 @@ def evaluate_rows(
     if isinstance(loader, Iterator):
         loader = list(loader)  # every row iterates over it
     found, missing = [], []
-    for row in each:
+    for row in entries:
         try:
-            file = resume if len(each) == 1 else _file(resume, row.name)
+            file = resume if len(entries) == 1 else _file(resume, row.name)
             found.append(row.evaluate(loader, resume=file, **options))
         except PredictionError as error:
             if not row.options.get("mean_only"):
@@ -138,8 +138,8 @@ def _ways(samples: int | Sequence[int], procedures: Sequence[str] | None) -> lis
     if procedures is None:
         named = {n: f"{n} sample{'' if n == 1 else 's'}" if len(counts) > 1 else "" for n in counts}
         return [(named[n], {"samples": n}) for n in counts]
-    known = partial(one_of, choices=PROCEDURES, error=EvaluationError)
-    procedures = iterable_of("procedures", procedures, "procedures", known, error=EvaluationError)
+    check = partial(one_of, choices=PROCEDURES, error=EvaluationError)
+    procedures = iterable_of("procedures", procedures, "procedures", check, error=EvaluationError)
     if not procedures:
         raise EvaluationError(f"procedures: expected some of {', '.join(PROCEDURES)}, received none")
     ways: list[tuple[str, dict[str, Any]]] = []
@@ -155,7 +155,7 @@ def _ways(samples: int | Sequence[int], procedures: Sequence[str] | None) -> lis
 
 
 def _file(path: str | os.PathLike[str] | None, row: str) -> Path | None:
-    """The file of a row, beside the one that was named.
+    """The file of a row, in the folder of the given path.
 
     >>> _file("run.eval", "a, 8 samples").name
     'run.a-8-samples.eval'

@@ -1,4 +1,4 @@
-"""What models that choose how much to compute (`Cascade`) spent on each datum."""
+"""The computation per datum of models that choose how much to compute (`Cascade`)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Spent:
             self.macs.append(pred.macs.double().cpu())
 
     def compute(self) -> tuple[dict[str, float], dict[str, Any]]:
-        """MACs of a datum (mean, median, 95th percentile), and by stage the share of the data that it answered."""
+        """MACs per datum (mean, median, 95th percentile), and the share of the data that stopped at each stage."""
         if not self.macs:
             return {}, {}
         macs, stages = torch.cat(self.macs), torch.cat(self.stages)

@@ -34,7 +34,7 @@ from .resume import Outcome
 from .spent import Spent
 
 SLICE = 64
-"""Data in a stage of an attack; an interruption costs one stage at most."""
+"""Data in a stage of an attack; an interruption loses one stage at most."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Evaluator:
         if self.likelihood.task not in ("classification", "segmentation", "regression"):
             raise EvaluationError(
                 f"expected a task of classification, segmentation or regression, received {self.likelihood.task!r}; "
-                f"say which metrics apply: evaluate(..., task='regression')"
+                f"choose the metrics by the task: evaluate(..., task='regression')"
             )
         self.stream()  # ill-formed options are refused before the first prediction
 
@@ -72,7 +72,7 @@ class Evaluator:
         return Classification(**self.binning)
 
     def predictions(self, inputs: Any, targets: Any) -> Iterator[tuple[Any, Predictive, Any]]:
-        """(inputs, prediction, targets) of a batch, in pieces with their samples where several experts annotated it."""
+        """Yield (inputs, prediction, targets) of a batch, in pieces with all samples if experts annotated it."""
         rows = rows_at_once(targets, self.options["samples"]) if self.likelihood.task == "segmentation" else None
         if rows is None:
             yield inputs, self.predict(inputs), targets
@@ -81,7 +81,7 @@ class Evaluator:
             yield part, self.predict(part, keep_samples=True), marked
 
     def is_exhaustive(self, pred: Predictive) -> bool:
-        """Whether the samples of a prediction are all that the model can say: one answer, or members of an ensemble."""
+        """Whether the samples are all that the model can predict: without noise, or members of an ensemble."""
         if pred.engine in ("mean", "deterministic"):
             return True
         sites = list(sampling.sites(self.model).values())  # none: a network that draws by itself
@@ -89,14 +89,14 @@ class Evaluator:
 
     def settings(self) -> dict[str, Any]:
         """The options that the numbers depend on."""
-        own = {"levels": list(self.levels)} if self.likelihood.task == "regression" else dict(self.binning)
-        own.pop("ignore_index", None)
-        return {"task": self.likelihood.task, "likelihood": str(self.likelihood), **self.options, **own}
+        by_task = {"levels": list(self.levels)} if self.likelihood.task == "regression" else dict(self.binning)
+        by_task.pop("ignore_index", None)
+        return {"task": self.likelihood.task, "likelihood": str(self.likelihood), **self.options, **by_task}
 
 
-def known_data(evaluator: Evaluator, loader: Any, *, scored: bool) -> Outcome:
-    """The metrics, curves and points of the test data; scored: out-of-domain scores, too."""
-    answers, scores, coverage, spent = evaluator.stream(), Points(), Coverage(), Spent()
+def evaluate_test_data(evaluator: Evaluator, loader: Any, *, scored: bool) -> Outcome:
+    """The metrics, curves and points of the test data. scored: compute out-of-domain scores too."""
+    stream, scores, coverage, spent = evaluator.stream(), Points(), Coverage(), Spent()
     annotated = Annotated(evaluator.binning["bins"], evaluator.binning["ignore_index"])
     count, seconds, engine, mark = 0, 0.0, "", Fingerprint()
     for inputs, targets in feed.labelled(loader):
@@ -105,7 +105,7 @@ def known_data(evaluator: Evaluator, loader: Any, *, scored: bool) -> Outcome:
         for part, pred, marked in evaluator.predictions(inputs, targets):
             seconds += time.perf_counter() - began
             engine = pred.engine
-            add(answers, pred, marked, count)
+            add(stream, pred, marked, count)
             coverage.update(pred, marked)
             spent.update(pred)
             if evaluator.likelihood.task == "segmentation" and is_annotated(pred.probs, marked):
@@ -124,10 +124,10 @@ def known_data(evaluator: Evaluator, loader: Any, *, scored: bool) -> Outcome:
     experts = annotated.outcome()
     macs, by_stage = spent.compute()
     values = {
-        "metrics": answers.compute() | covered,
-        "curves": answers.curves() | by_class | by_stage,
+        "metrics": stream.compute() | covered,
+        "curves": stream.curves() | by_class | by_stage,
         "cost": macs,
-        "notes": [*(answers.notes() if isinstance(answers, Classification) else []), *experts.values.get("notes", [])],
+        "notes": [*(stream.notes() if isinstance(stream, Classification) else []), *experts.values.get("notes", [])],
         "annotators": experts.values.get("annotators", 0),
         "examples": experts.values.get("examples", []),
         "count": count,
@@ -135,13 +135,13 @@ def known_data(evaluator: Evaluator, loader: Any, *, scored: bool) -> Outcome:
         "engine": engine,
         "data": str(mark),
     }
-    kept = {f"points/{name}": tensor.float() for name, tensor in _points(evaluator, answers).items()}
-    kept |= experts.tensors
-    return Outcome(values, kept | {f"scores/{name}": tensor.float() for name, tensor in scores.compute().items()})
+    tensors = {f"points/{name}": tensor.float() for name, tensor in _points(evaluator, stream).items()}
+    tensors |= experts.tensors
+    return Outcome(values, tensors | {f"scores/{name}": tensor.float() for name, tensor in scores.compute().items()})
 
 
-def other_data(evaluator: Evaluator, name: str, loader: Any) -> Outcome:
-    """The out-of-domain scores of every datum of another data set."""
+def score_ood_data(evaluator: Evaluator, name: str, loader: Any) -> Outcome:
+    """The out-of-domain scores of every datum of an out-of-domain data set."""
     points = Points()
     for batch in feed.stream(loader):
         inputs, _ = batches.split(batch)
@@ -151,18 +151,18 @@ def other_data(evaluator: Evaluator, name: str, loader: Any) -> Outcome:
     return Outcome({"count": points.count}, {key: tensor.float() for key, tensor in points.compute().items()})
 
 
-def corrupted_data(
+def evaluate_corrupted(
     evaluator: Evaluator, loader: Any, name: str, severity: int, config: Corruptions, pixels: Pixels
 ) -> Outcome:
     """The metrics under one corruption at one severity."""
-    answers, count = _streamed(evaluator, corrupted(feed.stream(loader), name, severity, config, pixels))
+    stream, count = _streamed(evaluator, corrupted(feed.stream(loader), name, severity, config, pixels))
     checks.nonempty(count, f"{name} at severity {severity}")
-    metrics = answers.compute()
+    metrics = stream.compute()
     chosen = {key: metrics[key] for key in ("accuracy", "nll", "ece")}
     return Outcome({"corruption": name, "severity": severity, "count": count, **chosen})
 
 
-def attacked_data(evaluator: Evaluator, loader: Any, config: Attack, pixels: Pixels) -> Iterator[tuple[str, Any]]:
+def attack_stages(evaluator: Evaluator, loader: Any, config: Attack, pixels: Pixels) -> Iterator[tuple[str, Any]]:
     """Yield the name and the work of each stage of an attack, one for every slice of the data."""
     for start, inputs, targets in feed.slices(loader, SLICE, config.limit):
 
@@ -194,24 +194,21 @@ def work_of_attack(config: Attack, samples: int) -> float:
     return config.iterations * (3 * config.samples + predicted) / samples
 
 
-def scaled_data(evaluator: Evaluator, held_out: Any, loader: Any) -> Outcome:
+def evaluate_at_temperature(evaluator: Evaluator, held_out: Any, loader: Any) -> Outcome:
     """The metrics of the test data at the temperature that is fitted to held-out data."""
     options = {key: evaluator.options[key] for key in ("samples", "seed", "mean_only")}
     found, likelihood = temperature.held_out(
         evaluator.model, held_out, task=evaluator.likelihood, **options, progress=False
     )
     evaluator.bar.advance(feed.length(held_out) or 0)
-    answers, _ = _streamed(evaluator, loader, likelihood)
-    metrics = answers.compute()
+    stream, _ = _streamed(evaluator, loader, likelihood)
+    metrics = stream.compute()
     values = {"temperature": found, **{f"scaled.{key}": metrics[key] for key in ("nll", "ece", "brier")}}
-    return Outcome({"metrics": values, "reliability": answers.curves()["reliability"]})
+    return Outcome({"metrics": values, "reliability": stream.curves()["reliability"]})
 
 
 def costs(evaluator: Evaluator, inputs: Any) -> Outcome:
-    """Parameters, MACs, bytes and the measured time of a prediction; a note where they cannot be counted.
-
-    Quality can be measured all the same, so what cannot be counted does not stop an evaluation.
-    """
+    """Parameters, MACs, bytes and the measured time of a prediction; a note instead if they cannot be counted."""
     found, notes = {}, []
     try:
         counted = cost(evaluator.model, batches.rows(inputs, 0, 1))
@@ -223,34 +220,36 @@ def costs(evaluator: Evaluator, inputs: Any) -> Outcome:
         }
     except LeanBayesError as error:
         notes.append(f"The cost could not be counted: {error}")
-    times, how = latency(lambda x: predict(evaluator.model, x, task=evaluator.likelihood, **evaluator.options), inputs)
-    return Outcome({"cost": found | times, "latency": how, "notes": notes})
+    times, setting = latency(
+        lambda x: predict(evaluator.model, x, task=evaluator.likelihood, **evaluator.options), inputs
+    )
+    return Outcome({"cost": found | times, "latency": setting, "notes": notes})
 
 
 def _streamed(evaluator: Evaluator, loader: Any, likelihood: Likelihood | None = None) -> tuple[Any, int]:
-    """The stream that has been given the predictions of all data, and the number of data."""
-    answers, count = evaluator.stream(), 0
+    """The stream of metrics after the predictions of all data, and the number of data."""
+    stream, count = evaluator.stream(), 0
     for inputs, targets in feed.labelled(loader):
         pred = evaluator.predict(inputs, likelihood)
-        add(answers, pred, targets, count)
+        add(stream, pred, targets, count)
         count += len(pred)
-    return answers, count
+    return stream, count
 
 
-def add(answers: Classification | Regression, pred: Predictive, targets: Any, start: int) -> None:
-    """Feed a prediction to the stream of its task; ``start`` data came before."""
-    if isinstance(answers, Regression):
+def add(stream: Classification | Regression, pred: Predictive, targets: Any, start: int) -> None:
+    """Add a prediction to the stream of its task; ``start`` data came before."""
+    if isinstance(stream, Regression):
         checks.regression(targets, start, mean=pred.mean)  # before anything reshapes them
-        intervals = {level: pred.interval(level) for level in answers.levels}
+        intervals = {level: pred.interval(level) for level in stream.levels}
         spread = {"pit": pred.cdf(targets), "crps": pred.crps(targets), "variance": pred.variance}
-        answers.update(targets, mean=pred.mean, log_prob=pred.log_prob(targets), intervals=intervals, **spread)
+        stream.update(targets, mean=pred.mean, log_prob=pred.log_prob(targets), intervals=intervals, **spread)
     else:
-        answers.update(pred.probs, as_votes(pred.probs, targets, answers.ignore_index))
+        stream.update(pred.probs, as_votes(pred.probs, targets, stream.ignore_index))
 
 
-def _points(evaluator: Evaluator, answers: Classification | Regression) -> dict[str, Tensor]:
+def _points(evaluator: Evaluator, stream: Classification | Regression) -> dict[str, Tensor]:
     """A few scalars a datum; none for a segmentation, whose pixels are not independent."""
-    return {} if evaluator.likelihood.task == "segmentation" else answers.points()
+    return {} if evaluator.likelihood.task == "segmentation" else stream.points()
 
 
 def _scores(pred: Predictive, start: int, name: str) -> dict[str, Tensor]:

@@ -1,8 +1,7 @@
-"""What a model computes beside its weights: classes, options, hooks, and the code that its author wrote.
+"""Digests of the classes, options, hooks and code of a model, without its weights.
 
-A digest for every module. The code of torch and of leanbayes is identified by their versions, that of others by its
-compiled
-form, and by what it refers to: closures, defaults, functions and constants of its file. A digest is the same in every
+There is a digest for every module. The code of torch and of leanbayes is identified by their versions, other code by
+its compiled form and the closures, defaults, functions and constants that it uses. A digest is the same in every
 process that imports the same code.
 """
 
@@ -47,7 +46,7 @@ def structure(model: nn.Module) -> dict[str, str]:
 
 
 def _is_option(kind: type, key: str, value: Any) -> bool:
-    """Whether an attribute of a module of torch's or ours is an option; what else they keep follows from options."""
+    """Whether an attribute of a module of torch or leanbayes is an option; other attributes follow from options."""
     if key in ("forward", "method", "estimator", "shell", "sliced") or "leanbayes.likelihoods." in kind.__module__:
         return True
     if kind.__module__.startswith("leanbayes.") and not kind.__module__.startswith("leanbayes.models."):
@@ -63,13 +62,13 @@ def _counts(key: str, value: Any) -> bool:
     )
 
 
-def _known(thing: Any) -> bool:
+def _of_library(item: Any) -> bool:
     """Whether code belongs to a library that is identified by its version."""
-    return str(getattr(thing, "__module__", None)).partition(".")[0] in _KNOWN
+    return str(getattr(item, "__module__", None)).partition(".")[0] in _KNOWN
 
 
 class _Digest:
-    """Adds whatever a module may hold to a digest; what has been added before is named by its turn."""
+    """A digest of Python objects; an object that was added before is represented by its position."""
 
     def __init__(self) -> None:
         self.hash = hashlib.blake2b(digest_size=8)
@@ -110,9 +109,11 @@ class _Digest:
             self.add_function(value)
         elif isinstance(value, types.MethodType):
             self.add(value.__func__)
-            self.add(None if _known(value.__func__) else value.__self__)
+            self.add(None if _of_library(value.__func__) else value.__self__)
         elif isinstance(value, functools.partial):
-            self.add_all(type(value), (value.func,) if _known(value.func) else (value.func, value.args, value.keywords))
+            self.add_all(
+                type(value), (value.func,) if _of_library(value.func) else (value.func, value.args, value.keywords)
+            )
         elif isinstance(value, types.CodeType):
             self.add_code(value)
         elif isinstance(value, nn.Module):
@@ -127,10 +128,10 @@ class _Digest:
         if isinstance(module, torch.jit.ScriptModule):
             self.add_text(module.code if hasattr(module, "forward") else "")
             return
-        known = _known(type(module))
+        of_library = _of_library(type(module))
         for key in sorted(vars(module).keys() - _OF_EVERY_MODULE):
             value = vars(module)[key]
-            if _is_option(type(module), key, value) if known else _counts(key, value):
+            if _is_option(type(module), key, value) if of_library else _counts(key, value):
                 self.add_text(f"{key}=")
                 self.add(value)
         for key in sorted(module._non_persistent_buffers_set):
@@ -152,7 +153,7 @@ class _Digest:
         self.add_class(type(value))
         if isinstance(value, (types.ModuleType, types.BuiltinFunctionType)):
             self.add_text(_name(value))
-        elif self.depth < _DEEPEST and (not _known(type(value)) or dataclasses.is_dataclass(value)):
+        elif self.depth < _DEEPEST and (not _of_library(type(value)) or dataclasses.is_dataclass(value)):
             self.depth += 1
             slots = [s for c in type(value).__mro__ for s in _texts(vars(c).get("__slots__", ())) if hasattr(value, s)]
             self.add({**{s: getattr(value, s) for s in slots}, **getattr(value, "__dict__", {})})
@@ -162,7 +163,7 @@ class _Digest:
         """Add a class by its name, and the code that its author and not a library wrote."""
         self.add_text(_name(kind))
         for part in kind.__mro__:
-            if not _known(part) and id(part) not in self.seen:
+            if not _of_library(part) and id(part) not in self.seen:
                 self.seen[id(part)] = len(self.seen), part
                 for key, value in sorted(vars(part).items()):
                     if key not in ("__module__", "__doc__", "__dict__", "__weakref__", "__qualname__"):
@@ -180,7 +181,7 @@ class _Digest:
     def add_function(self, function: types.FunctionType) -> None:
         """Add a function, and the functions and constants of its file that it names."""
         self.add_text(_name(function))
-        if _known(function):
+        if _of_library(function):
             return
         self.add_code(function.__code__)
         self.add((function.__defaults__, function.__kwdefaults__))
@@ -210,8 +211,8 @@ def _names(code: types.CodeType) -> set[str]:
     return set(code.co_names).union(*map(_names, inner))
 
 
-def _name(thing: Any) -> str:
-    return f"{getattr(thing, '__module__', '')}.{getattr(thing, '__qualname__', getattr(thing, '__name__', ''))}"
+def _name(item: Any) -> str:
+    return f"{getattr(item, '__module__', '')}.{getattr(item, '__qualname__', getattr(item, '__name__', ''))}"
 
 
 def _texts(value: Any) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The Evaluation from the outcomes of all stages: arithmetic on a few scalars a point."""
+"""The Evaluation from the outcomes of all stages."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from .resume import Outcome
 from .stages import Evaluator
 
 
-def findings(
+def assemble(
     name: str, evaluator: Evaluator, wanted: Options, outcomes: dict[str, Outcome], history: list[dict[str, Any]]
 ) -> Evaluation:
     """The evaluation of one model."""
@@ -112,7 +112,7 @@ def _replicates(
     inside: dict[str, Tensor],
     outside: dict[str, dict[str, Tensor]],
 ) -> dict[str, list[float]]:
-    """The bootstrap: the metrics again and again, on test data drawn with replacement."""
+    """Bootstrap replicates: all metrics on test data drawn with replacement."""
     amount: dict[str, Any] = {"replicates": wanted.replicates}  # one seed for all: comparisons are paired by it
     if wanted.replicates and experts is not None:
         return experts.replicates(wanted.groups, **amount, min_count=evaluator.binning["min_count"])
@@ -173,13 +173,13 @@ def _settings(evaluator: Evaluator, wanted: Options, outcomes: dict[str, Outcome
             settings[field] = {k: v for k, v in plain.items() if k not in ("kind", "version") and v not in (None, [])}
     if wanted.reference is not None:
         settings["reference"] = wanted.reference.name
-    if how := _values(outcomes, "cost", "latency", None):
-        settings["latency"] = how
+    if latency := _values(outcomes, "cost", "latency", None):
+        settings["latency"] = latency
     return settings
 
 
 def group_digest(groups: np.ndarray) -> str:
-    """What tells whether two evaluations resample the same groups.
+    """A digest of groups, to compare whether two evaluations resample the same ones.
 
     >>> group_digest(np.array([0, 0, 1]))
     'd6097eebfa1083a0'
@@ -196,7 +196,7 @@ def _part(outcome: Outcome, prefix: str) -> dict[str, Tensor]:
 
 
 def reproduction(options: dict[str, Any]) -> dict[str, Any]:
-    """The options of an evaluation, the command that ran it and the versions it ran on, all plain values.
+    """The options of an evaluation, the command that ran it and the versions, as plain values.
 
     >>> sorted(reproduction({"samples": 8})["versions"])
     ['leanbayes', 'numpy', 'python', 'torch']

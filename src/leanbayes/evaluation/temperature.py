@@ -24,7 +24,7 @@ from .metrics.experts import as_votes
 from .progress import Bar
 
 COLDEST, HOTTEST = 0.01, 100.0
-"""The bracket: temperatures outside it are not looked for."""
+"""The range in which temperatures are searched."""
 LIMIT = 2**25
 """Logits kept (128 MB): samples x data x classes beyond it are a random part of the data."""
 GRID = 25
@@ -53,7 +53,7 @@ def fit_temperature(logits: Tensor, targets: Tensor) -> float:
 
 
 def _fitted(logits: Tensor, targets: Tensor, easy: float) -> float:
-    """`fit_temperature`; easy: the answer where all held-out data are classified correctly, so that none is best."""
+    """`fit_temperature`; easy: the value returned if all held-out data are classified correctly."""
     require("scipy", "evaluation", "fit_temperature")
     if not isinstance(logits, Tensor) or not bool(torch.isfinite(logits).all()):
         checks.finite(logits, "logits")  # to name the entry; the doubles it makes are not needed otherwise
@@ -79,16 +79,15 @@ def calibrate_(
     mean_only: bool = False,
     progress: bool = True,
 ) -> float:
-    """Fit a temperature to held-out data, write it on the model, and return it.
+    """Fit a temperature to held-out data, store it on the model, and return it.
 
-    It becomes part of what the outputs of the model mean: `predict` and `evaluate` use it from then on (unless their
-    ``task`` is a likelihood of your own), and `save` and `load` keep it. Accuracy barely moves: the top
-    label of each sample stays. Calling it again starts from the network's own logits, not from the last temperature.
-    Held-out data that are all classified correctly say nothing of how sure to be: the temperature is 1 then, with a
-    warning.
+    It becomes part of the likelihood: `predict` and `evaluate` use it from then on (unless their ``task`` is a custom
+    likelihood), and `save` and `load` keep it. Accuracy barely changes, since the top label of each sample stays.
+    Calling it again starts from the logits of the network, not from the last temperature. If all held-out data are
+    classified correctly they do not determine a temperature: it is 1 then, with a warning.
 
-    loader: batches of (inputs, targets) that training has not seen, nor the test will. Other arguments as in
-    `predict`: a temperature belongs to a way of predicting, so fit it with the samples it will be used with.
+    loader: batches of (inputs, targets) that are used neither for training nor for the test. Other arguments as in
+    `predict`: fit the temperature with the number of samples that predictions will use.
 
     >>> import leanbayes as lb
     >>> model, x = nn.Identity(), torch.tensor([[4.0, 0.0]] * 4)
@@ -109,7 +108,7 @@ def calibrate_(
 def held_out(
     model: nn.Module, loader: Any, *, task: Any, samples: int, seed: int, mean_only: bool, progress: bool
 ) -> tuple[float, Categorical]:
-    """The temperature that `calibrate_` would find, and the likelihood at it; the model stays as it is."""
+    """The temperature that `calibrate_` would find, and the likelihood at it; the model is not changed."""
     arguments.module("model", model, error=EvaluationError)
     samples = arguments.samples(samples, error=EvaluationError)
     seed = arguments.seed(seed, error=EvaluationError)
@@ -157,7 +156,7 @@ class _Sample:
         self.below = 1.0
 
     def add(self, outputs: Any, targets: Tensor, samples: int, ignore_index: int | None) -> None:
-        """Take a block: an iterator over its logits (N, C, *positions), one a sample, and its targets."""
+        """Add a block. outputs: an iterator over the logits (N, C, *positions) of each sample."""
         first = next(outputs)
         probs = first.softmax(1)
         targets = as_votes(probs, targets, ignore_index)
@@ -193,7 +192,7 @@ class _Sample:
 
 
 def _nll(logits: Tensor, truth: Tensor, temperature: float) -> float:
-    """The mean NLL at a temperature, in pieces, so that doubles of all logits are never held."""
+    """The mean NLL at a temperature, in pieces, so that the logits are not all held in float64."""
     samples, count, classes = logits.shape
     step, total = max(1, WORK // (samples * classes)), 0.0
     for at in range(0, count, step):
@@ -208,7 +207,7 @@ def _nll(logits: Tensor, truth: Tensor, temperature: float) -> float:
 
 
 def _minimise(nll: Any, easy: float) -> float:
-    """The temperature with the least NLL, given as a function of log T; easy: the answer where that is the coldest."""
+    """The temperature that minimises the NLL, a function of log T; easy: the value returned if that is the coldest."""
     from scipy.optimize import minimize_scalar
 
     low, high = math.log(COLDEST), math.log(HOTTEST)
@@ -223,7 +222,7 @@ def _minimise(nll: Any, easy: float) -> float:
         return 1.0
     for end, at, why in (
         (easy, low, "the held-out data are too easy"),
-        (HOTTEST, high, "the logits tell nothing of the held-out targets"),
+        (HOTTEST, high, "the logits have no information on the held-out targets"),
     ):
         if nll(at) <= least:
             warnings.warn(

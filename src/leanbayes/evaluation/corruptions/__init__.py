@@ -24,7 +24,7 @@ _ROOMS = {"noise": NAMES[:3], "blur": NAMES[3:7], "weather": NAMES[7:11], "digit
 _SCENERY = ("snow", "frost")
 
 _VALUES = 1 << 20
-"""Values held at once; a bound on memory that has no say in the result."""
+"""Values corrupted at a time; bounds memory and does not change the result."""
 
 _SMALLEST = 8
 
@@ -32,8 +32,8 @@ _SMALLEST = 8
 def names(shape: tuple[int, ...]) -> tuple[str, ...]:
     """The corruptions that suit images of (C, H, W).
 
-    All fifteen, but for greyscale images below 32 pixels (MNIST, for example): those are drawings of one thing on
-    black, not scenes, and snow and frost only lay a second bright drawing over the first.
+    All fifteen, except for greyscale images below 32 pixels such as MNIST, where snow and frost are left out: those
+    images are drawings on black, not scenes.
 
     >>> len(names((3, 32, 32))), len(names((1, 28, 28)))
     (15, 13)
@@ -48,11 +48,11 @@ def names(shape: tuple[int, ...]) -> tuple[str, ...]:
 
 
 def corrupt(images: Tensor, name: str, severity: int, seed: int = 0, start: int = 0) -> Tensor:
-    """Images (N, C, H, W) in [0, 1], corrupted; the same shape, dtype and device, in steps of 1/255.
+    """Corrupt images (N, C, H, W) in [0, 1]; returns the same shape, dtype and device, in steps of 1/255.
 
     The images are rounded to 8 bits first, the result is cut to 8 bits (rounded down, as in the published data sets).
-    Constants: `constants`. Image i draws from a generator of its own, keyed by (seed, name, severity, start + i), so
-    that neither the batch nor the chunk matters.
+    The constants of each severity are in `constants`. Image i has its own generator, keyed by (seed, name, severity,
+    start + i), so that the result does not depend on the batch.
 
     >>> import torch
     >>> images = torch.rand(4, 3, 32, 32)
@@ -90,7 +90,7 @@ def corrupt(images: Tensor, name: str, severity: int, seed: int = 0, start: int 
 
 
 def check_name(name: Any) -> None:
-    """Refuse what is no corruption, and guess what was meant."""
+    """Refuse an unknown corruption, and suggest the closest name."""
     if name not in NAMES:
         close = difflib.get_close_matches(str(name).lower().replace(" ", "_").replace("-", "_"), NAMES, n=1, cutoff=0.4)
         raise EvaluationError(
@@ -100,7 +100,7 @@ def check_name(name: Any) -> None:
 
 
 def check_severity(severity: Any) -> None:
-    """Refuse what is no severity."""
+    """Refuse a severity that is not a whole number from 1 to 5."""
     whole_number("severity", severity, at_most=max(SEVERITIES), error=EvaluationError)
 
 
@@ -113,7 +113,7 @@ def _function(name: str) -> Callable[..., Any]:
 
 
 def _check_images(images: Any, start: int) -> None:
-    """Raise an error that names the offending datum, unless images are what corruptions take."""
+    """Refuse images that are not floating point (N, C, H, W) in [0, 1]; the error names the offending datum."""
     import torch
 
     if not isinstance(images, torch.Tensor) or images.ndim != 4:
@@ -127,7 +127,7 @@ def _check_images(images: Any, start: int) -> None:
     if not len(images):
         return
     low, high = images.detach().aminmax()
-    half = 0.5 / 255  # what rounding to 8 bits forgives anyway
+    half = 0.5 / 255  # removed by rounding to 8 bits
     if -half <= float(low) and float(high) <= 1 + half:  # False for NaN too
         return
     flat = images.detach().flatten(1).float()
@@ -137,5 +137,5 @@ def _check_images(images: Any, start: int) -> None:
     value = float(values[~((values >= -half) & (values <= 1 + half))][0])
     raise EvaluationError(
         f"images[{start + row}]: expected pixels in [0, 1], received {value:.6g}; "
-        f"if the inputs are normalised, say how: leanbayes.Pixels(mean=..., std=...)"
+        f"if the inputs are normalised, pass leanbayes.Pixels(mean=..., std=...)"
     )

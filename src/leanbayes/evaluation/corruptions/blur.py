@@ -1,4 +1,4 @@
-"""Blur: what lenses, glass and movement do. Images (N, H, W, C) in [0, 1]; draws: one generator an image."""
+"""Defocus, glass, motion and zoom blur of images (N, H, W, C) in [0, 1]; draws: one generator per image."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def glass_blur(x: Array, draws: Draws, sigma: float, reach: int, rounds: int) ->
     """Frosted glass: blur, replace pixels by near ones, blur.
 
     Pixels are visited from the last to the first and become their neighbour (r + u, c + v) as it then is, with u and v
-    uniform in -reach..reach - 1; a margin is left alone. The published program means to swap the two, but copies the
-    neighbour, and the published data are what it wrote: so we copy.
+    uniform in -reach..reach - 1; a margin is left unchanged. The published code intends to swap the two but copies
+    the neighbour; this function copies too, to match the published data.
     """
     count, height, width, channels = x.shape
     pixels = eight_bit(gaussian(x, sigma)).reshape(count, height * width, channels)
@@ -68,8 +68,8 @@ def _neighbours(draws: Draws, height: int, width: int, reach: int, rounds: int) 
     for turn in range(rounds):
         source = np.tile(order.ravel(), (len(draws), 1))
         source[:, visited] += shifts[:, turn, :, 1] * width + shifts[:, turn, :, 0]
-        # A source with a higher number was visited before, and holds by then what it took from its own source:
-        # follow the chain, in leaps that double, to a pixel that was still untouched.
+        # A source with a higher number was visited before and holds the value of its own source by then:
+        # follow the chain, in steps that double, to a pixel that was not yet changed.
         touched = (source > order.ravel()) & inside[source]
         while touched.any():
             further, again = np.take_along_axis(source, source, axis=1), np.take_along_axis(touched, source, axis=1)

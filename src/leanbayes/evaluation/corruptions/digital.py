@@ -1,4 +1,4 @@
-"""Contrast, stretching, too few pixels, JPEG. Images (N, H, W, C) in [0, 1]; draws: one generator an image."""
+"""Contrast, elastic, pixelate and JPEG corruptions of images (N, H, W, C) in [0, 1]; draws: one generator per image."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 
 def contrast(x: Array, draws: Draws, share: float) -> Array:
-    """Differences from the mean of the image, channel by channel, shrunk to a share of themselves."""
+    """Lower contrast: deviations from the mean of each channel are multiplied by ``share``."""
     means = x.mean((1, 2), keepdims=True)
     return (x - means) * share + means
 
 
 def elastic_transform(x: Array, draws: Draws, strength: float, smoothness: float, affine: float) -> Array:
-    """Stretched: a random affine map, then a smooth random displacement of every pixel.
+    """An elastic transform: a random affine map, then a smooth random displacement of every pixel.
 
     All three are in units of the shorter side. affine: how far three points around the centre may move.
     smoothness: the sigma of the Gaussian that smooths uniform noise; strength: what the result is multiplied by.
@@ -44,7 +44,7 @@ def elastic_transform(x: Array, draws: Draws, strength: float, smoothness: float
 
 
 def pixelate(x: Array, draws: Draws, share: float) -> Array:
-    """Scaled down to a share of its sides and up again, by areas: too few pixels."""
+    """Fewer pixels: scaled down to ``share`` of the sides and up again, by areas."""
     height, width = x.shape[1:3]
 
     def through(image: Image) -> Image:
@@ -57,7 +57,7 @@ def pixelate(x: Array, draws: Draws, share: float) -> Array:
 
 
 def jpeg_compression(x: Array, draws: Draws, quality: int) -> Array:
-    """Through a JPEG file of low quality."""
+    """Compression to JPEG of low quality."""
 
     def through(image: Image) -> Image:
         from PIL import Image as pillow
@@ -79,7 +79,7 @@ def _affine(moves: Array, height: int, width: int) -> Array:
 
 
 def _with_pillow(x: Array, function: Callable[[Image], Image]) -> Array:
-    """Eight-bit images through a function of Pillow, one by one."""
+    """Apply a function of Pillow to the images one by one, as 8-bit images."""
     from PIL import Image as pillow
 
     pixels = np.round(255 * x).astype(np.uint8)

@@ -1,7 +1,7 @@
-"""What several corruptions are made of: taps, zooms, samples between pixels, and eight bits.
+"""Filters that several corruptions share: blurs, zooms, interpolation, and rounding to eight bits.
 
 Images are arrays (N, H, W, C). Every operation treats images one by one or element by element (no matrix product over
-the batch), so that the last bit of an image does not depend on its neighbours.
+the batch), so that the result for an image does not depend on the rest of the batch in any bit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 Array = npt.NDArray[Any]
 
-# A hair, in steps of 8 bits: a value that is a whole number but for rounding must not fall to the one below.
+# Added before rounding down, so that a whole number up to rounding error does not become the one below.
 HAIR = 1e-4
 
 
@@ -43,7 +43,7 @@ def correlate(x: Array, kernel: Array) -> Array:
     reach = len(kernel) // 2
     padded = np.pad(x, ((0, 0), (reach, reach), (reach, reach), (0, 0)), mode="reflect")
     total = np.zeros_like(x)
-    for row, column in zip(*(kernel > 1e-9).nonzero(), strict=True):  # the tails of a Gaussian cost time for nothing
+    for row, column in zip(*(kernel > 1e-9).nonzero(), strict=True):  # skip the tails of a Gaussian
         total += kernel[row, column] * padded[:, row : row + height, column : column + width]
     return total
 
@@ -97,19 +97,19 @@ def _zoom_line(size: int, factor: float) -> Any:
     """Interpolation along one side: the middle ceil(size / factor) pixels, spread out, the surplus trimmed."""
     from scipy import sparse
 
-    kept = math.ceil(size / factor)
-    enlarged = round(kept * factor)
-    positions = (np.arange(size) + (enlarged - size) // 2) * (kept - 1) / max(enlarged - 1, 1)
-    left = np.minimum(np.floor(positions).astype(int), max(kept - 2, 0))
+    size_before = math.ceil(size / factor)
+    enlarged = round(size_before * factor)
+    positions = (np.arange(size) + (enlarged - size) // 2) * (size_before - 1) / max(enlarged - 1, 1)
+    left = np.minimum(np.floor(positions).astype(int), max(size_before - 2, 0))
     share = positions - left
-    first, rows = (size - kept) // 2, np.arange(size)
-    right = np.minimum(left + 1, kept - 1)
+    first, rows = (size - size_before) // 2, np.arange(size)
+    right = np.minimum(left + 1, size_before - 1)
     entries = (np.r_[1 - share, share], (np.r_[rows, rows], first + np.r_[left, right]))
     return sparse.csr_array(entries, shape=(size, size))
 
 
 def sample(x: Array, rows: Array, columns: Array, *, repeat_edge: bool) -> Array:
-    """Bilinear values of x (N, H, W, C) at real positions rows, columns (N, H, W); the world beyond is a mirror.
+    """Bilinear interpolation of x (N, H, W, C) at real positions rows, columns (N, H, W), mirrored at the border.
 
     repeat_edge: the mirror stands at the outer edge of the border pixels (d c b a | a b c d), not at their centres.
     """

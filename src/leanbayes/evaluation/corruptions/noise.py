@@ -1,4 +1,4 @@
-"""Noise: what a sensor adds in the dark. Images (N, H, W, C) in [0, 1]; draws: one generator an image."""
+"""Gaussian, shot and impulse noise on images (N, H, W, C) in [0, 1]; draws: one generator per image."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Weather and light: snow, frost, fog, brightness. Images (N, H, W, C) in [0, 1]; draws: one generator an image."""
+"""Snow, frost, fog and brightness on images (N, H, W, C) in [0, 1]; draws: one generator per image."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def brightness(x: Array, draws: Draws, amount: float) -> Array:
 
 
 def luminance(x: Array) -> Array:
-    """(N, H, W, 1): how bright an eye finds a colour; a greyscale image is its own."""
+    """Perceived brightness (N, H, W, 1) of colour images; greyscale images are returned as they are."""
     if x.shape[-1] == 1:
         return x
     red, green, blue = _LUMINANCE
@@ -104,12 +104,12 @@ def plasma(draws: Draws, size: int, decay: float) -> Array:
 
 
 class Ice(NamedTuple):
-    """What one kind of ice looks like, in 8-bit units."""
+    """Statistics of one kind of ice, in 8-bit units."""
 
     levels: tuple[float, ...]
     """Grey levels at `_NORMAL`, the standard scores of 1, 10, 25, 50, 75, 90 and 99 %."""
     colour: tuple[float, float, float]
-    """What red, green and blue have above the grey level, on average."""
+    """The mean of red, green and blue above the grey level."""
     between: float
     """The share of the variance that lies between crops, not within them."""
     slope: float
@@ -127,7 +127,7 @@ _ICES = (
     Ice((46, 71, 91, 120, 151, 182, 238), (-11, 0, 11), 0.17, 1.8),
 )
 _FINEST = 112
-"""Cycles across a crop that a photograph resolves; what a small image cannot hold folds back as white noise."""
+"""Cycles across a crop that a photograph resolves; those that a small image cannot hold are aliased to white noise."""
 
 
 def ice(rng: np.random.Generator, height: int, width: int) -> Array:

@@ -1,1 +1,1 @@
-"""Every number that is reported: pure functions, the streams that carry them, and how sure they are."""
+"""Metrics as pure functions, their computation over batches, and their confidence intervals."""

@@ -33,8 +33,8 @@ ROOTS = {"squared": "rmse", "variance": "sharpness"}
 def resamplings(count: int, *, replicates: int = 200, seed: int = 0, stream: int = 0) -> Iterator[Array]:
     """How often each of ``count`` data is drawn, (count,) in float64, one replicate after another.
 
-    A function of its arguments alone, made of raw bits: NumPy promises those never to change (NEP 19), but not what its
-    own methods make of them, and results saved by different versions should stay paired. stream: another series.
+    It depends on its arguments only. It is made of raw bits, which NumPy promises never to change (NEP 19), unlike the
+    results of its methods: results saved by different versions stay paired. stream: a number that gives other draws.
 
     >>> [int(weights.sum()) for weights in resamplings(5, replicates=2)]
     [5, 5]
@@ -71,16 +71,16 @@ def replicates(
     check_binning(bins, min_count)
     values = dict(points)
     datum = values.pop("datum", None)
-    count, where = _data(values, datum)
+    count, datum_of_point = _data(values, datum)
     statistics = [_means(values)]
     if "confidence" in values and "correct" in values:
         sure, right = check_answers(values["confidence"], values["correct"])
         statistics.append(_answers(sure, right, bins, min_count, adaptive, accuracies))
     found: dict[str, list[float]] = {}
     for weights in resamplings(count, replicates=replicates, seed=seed):
-        each = weights if where is None else weights[where]
+        point_weights = weights if datum_of_point is None else weights[datum_of_point]
         for statistic in statistics:
-            for name, value in statistic(each).items():
+            for name, value in statistic(point_weights).items():
                 found.setdefault(name, []).append(value)
     return found
 
@@ -105,12 +105,12 @@ def rank_replicates(
     whole_number("replicates", replicates, error=EvaluationError)
     truth, scores = ood.labelled(inside, outside, positive)
     statistic = _ranks(torch.from_numpy(scores), torch.from_numpy(truth))
-    where = np.arange(len(inside)) if groups is None else groups.unique(return_inverse=True)[1].numpy()
-    drawn = resamplings(int(where.max()) + 1, replicates=replicates, seed=seed)
-    here = (weights[where] for weights in drawn)
-    there = resamplings(len(outside), replicates=replicates, seed=seed, stream=1)
+    group_of_datum = np.arange(len(inside)) if groups is None else groups.unique(return_inverse=True)[1].numpy()
+    drawn = resamplings(int(group_of_datum.max()) + 1, replicates=replicates, seed=seed)
+    inside_weights = (weights[group_of_datum] for weights in drawn)
+    outside_weights = resamplings(len(outside), replicates=replicates, seed=seed, stream=1)
     found: dict[str, list[float]] = {"auroc": [], "aupr": [], "fpr95": []}
-    for sides in zip(here, there, strict=True):
+    for sides in zip(inside_weights, outside_weights, strict=True):
         for name, value in statistic(np.concatenate(sides)).items():
             found[name].append(value)
     return found
@@ -129,13 +129,13 @@ def set_replicates(
     return {
         f"ood.{name}.{score}.{metric}": values
         for name, sets in outside.items()
-        for score, here in inside.items()
-        if ood.varies(score, here, sets[score])
-        for metric, values in rank_replicates(here, sets[score], **options).items()
+        for score, inside_scores in inside.items()
+        if ood.varies(score, inside_scores, sets[score])
+        for metric, values in rank_replicates(inside_scores, sets[score], **options).items()
     }
 
 
-# Statistics: what can be sorted or binned is, once; what is left for a replicate is a few weighted sums.
+# Statistics: sorting and binning are done once; a replicate is a few weighted sums.
 
 
 def _means(values: Mapping[str, Tensor]) -> Statistic:
@@ -242,5 +242,5 @@ def _data(values: Mapping[str, Tensor], datum: Tensor | None) -> tuple[int, Arra
             f"points['datum']: expected the number of its datum for each of {len(values[first])} points, "
             f"received {datum.dtype} of shape {tuple(datum.shape)}"
         )
-    numbers, where = datum.cpu().unique(return_inverse=True)
-    return len(numbers), where.numpy()
+    numbers, datum_of_point = datum.cpu().unique(return_inverse=True)
+    return len(numbers), datum_of_point.numpy()

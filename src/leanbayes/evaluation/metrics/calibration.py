@@ -119,7 +119,7 @@ def adaptive_ece(probs: Tensor, targets: Tensor, *, bins: int = 20, ignore_index
 
 
 def from_bins(state: Bins, min_count: int) -> Reliability:
-    """The curve that a stream of equal-width bins holds."""
+    """The reliability curve of a stream of equal-width bins."""
     count = state.count.double()  # 0/0 is the NaN that an empty bin should have
     return Reliability(
         edges=tuple(state.edges.tolist()),
@@ -134,8 +134,8 @@ def equal_mass(confidence: Tensor, correct: Tensor, *, bins: int, min_count: int
     """The curve over bins that hold about as many data each (Nguyen & O'Connor 2015): edges are quantiles.
 
     Sizes differ by one at most, the larger first (numpy.array_split), except that equal confidences share a bin, the
-    lower one, so that the answer does not depend on the order of the data; with many ties there are fewer bins than
-    asked. confidence, correct: (N,).
+    lower one, so that the result does not depend on the order of the data; with many ties there are fewer bins than
+    ``bins``. confidence, correct: (N,).
 
     >>> curve = equal_mass(torch.tensor([0.6, 0.7, 0.8, 0.8]), torch.ones(4), bins=2, min_count=0)
     >>> curve.count
@@ -167,7 +167,7 @@ def equal_ranks(count: int, bins: int) -> Tensor:
 
 
 def check_binning(bins: int, min_count: int) -> None:
-    """Refuse bins that cannot be."""
+    """Refuse an invalid number of bins or min_count."""
     whole_number("bins", bins, at_most=2**20, error=EvaluationError)
     whole_number("min_count", min_count, at_least=0, error=EvaluationError)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 from ...errors import EvaluationError
 
 FLOOR = torch.finfo(torch.float32).tiny
-"""The probability below which NLL does not look: 1.2e-38, so that a true class given exactly 0 costs 87.3 nats."""
+"""The lower limit on probabilities in NLL: 1.2e-38, so that a true class with probability 0 costs 87.3 nats."""
 _HALF = (torch.float16, torch.bfloat16)
 
 
@@ -76,7 +76,7 @@ def classified(probs: Tensor, targets: Tensor, *, start: int = 0, ignore_index: 
         many = targets.ndim == probs.ndim and targets.shape[:1] + targets.shape[2:] == shape
         hint = f"from leanbayes.evaluation import votes, then votes(targets, num_classes={classes})"
         raise EvaluationError(
-            f"targets: expected shape {shape}, or {tuple(probs.shape)} for what several people votes, to go with probs "
+            f"targets: expected shape {shape}, or {tuple(probs.shape)} for votes of annotators, to go with probs "
             f"of shape {tuple(probs.shape)}, received {tuple(targets.shape)}"
             + (f"; labels by several people: {hint}" if many else "")
         )
@@ -116,7 +116,7 @@ def regression(targets: Tensor, start: int = 0, **predictions: Tensor) -> tuple[
     flat = [truth.reshape(len(truth), -1) if len(truth) else truth.reshape(0, 1)]
     for name, values in predictions.items():
         dense(values, name)
-        # (N,) and (N, 1) are the same thing; letting them broadcast to (N, N) is the classic silent mistake.
+        # (N,) and (N, 1) are equivalent; broadcasting them to (N, N) would be a silent mistake.
         if _without_ones(values.shape) != _without_ones(targets.shape):
             raise EvaluationError(
                 f"{name}: expected shape {tuple(targets.shape)} like the targets, received {tuple(values.shape)}"
@@ -155,7 +155,7 @@ def mean_of(
 
 
 def nonempty(count: int, what: str) -> None:
-    """Refuse to average nothing."""
+    """Refuse a count of 0 data."""
     if count == 0:
         raise EvaluationError(f"{what}: expected at least one datum, received none; is the loader empty?")
 
@@ -179,7 +179,7 @@ class _Where(NamedTuple):
 
 
 def _probabilities(rows: Tensor, what: str, where: _Where, tolerance: float) -> None:
-    """Refuse rows that are no distributions over classes."""
+    """Refuse rows that are not distributions over classes."""
     sums = rows.sum(1)  # one cheap pass finds NaN and infinity too
     if not bool(torch.isfinite(sums).all()):
         row, name = where.first(~torch.isfinite(sums))
@@ -216,7 +216,7 @@ def _shares(votes: Tensor, dtype: torch.dtype, where: _Where) -> Tensor:
         _, name = where.first(total[:, 0] == 0)
         raise EvaluationError(
             f"targets[{name}]: expected at least one vote, received none; leave this datum out, "
-            f"or give an ignore_index, which leaves out whatever nobody labelled"
+            f"or give an ignore_index, which leaves out all data without a vote"
         )
     return votes / total
 
@@ -227,7 +227,7 @@ def _rows(values: Tensor) -> Tensor:
 
 
 def dense(value: object, name: str) -> None:
-    """Refuse what is not a tensor with values in it."""
+    """Refuse anything but a dense tensor with values."""
     if not isinstance(value, Tensor):
         raise EvaluationError(f"{name}: expected a torch tensor, received {type(value).__name__}; try torch.as_tensor")
     if value.is_meta or value.layout != torch.strided:

@@ -113,13 +113,13 @@ class Classification:
             self.human.update(**human.each(p, shares))
 
     def _check_kin(self, p: Tensor, several: bool) -> None:
-        """Refuse a batch that does not go with those before it."""
+        """Refuse a batch whose classes or kind of targets differ from those of earlier batches."""
         if self.count and p.shape[1] != self.columns.classes:
             raise EvaluationError(
                 f"probs: expected {self.columns.classes} classes as in the batches before, received {p.shape[1]}"
             )
         if self.count and several != bool(self.human.count):
-            kinds = ("labels", "what several people said")
+            kinds = ("labels", "labels by several annotators")
             raise EvaluationError(
                 f"targets: expected {kinds[not several]} as in the batches before, received {kinds[several]}"
             )
@@ -160,7 +160,7 @@ class Classification:
         return calibration.from_bins(self.bins, self.min_count)
 
     def curves(self) -> dict[str, Any]:
-        """What the report draws: the reliability curve and the histogram of confidence, right and wrong apart."""
+        """Curves for the report: the reliability curve, and the histograms of confidence where right and wrong."""
         right, count = self.bins.correct.tolist(), self.bins.count.tolist()
         return {
             "reliability": self.reliability().to_dict(),
@@ -172,7 +172,7 @@ class Classification:
         }
 
     def notes(self) -> list[str]:
-        """What a reader should know about these numbers, in plain words."""
+        """Caveats about these metrics."""
         notes = []
         if self.zeros:
             notes.append(
@@ -190,9 +190,7 @@ class Classification:
                 f"classwise_l2 are then within 1 % or 0.0005 of the exact ones."
             )
         if self._points.chance < 1:
-            notes.append(
-                f"What needs single points uses a random {self._points.kept:,} of {self.count:,} (adaptive_ece)."
-            )
+            notes.append(f"adaptive_ece is computed on a random {self._points.kept:,} of {self.count:,} points.")
         if self.ties:
             notes.append(
                 f"On {self.ties} of {self.count} several classes had the most votes; the first of them is the label."

@@ -1,4 +1,4 @@
-"""Is every class given its due: calibration errors class by class, also where a class is not the top label."""
+"""Class-wise calibration errors, which take the probabilities of all classes, not of the top label alone."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def l1(table: Table) -> float:
 
 
 def debiased_l2(table: Table) -> float:
-    """The root of the mean over classes of the squared error minus what chance alone would make of it."""
+    """The root of the mean over classes of the squared error, minus its expectation for a calibrated model."""
     count = table.size.clamp(min=1)
     gap, frequency = (table.correct - table.confidence) / count, table.correct / count
     chance = frequency * (1 - frequency) / (count - 1).clamp(min=1)

@@ -1,4 +1,4 @@
-"""Bins of equal mass for every class: exact as long as points x classes fit, from a fine histogram a class beyond."""
+"""Bins of equal mass for every class: exact, or from a fine histogram per class if there are too many points."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ PIECE = 2**18  # probabilities put into cells at a time: what that needs on the 
 
 
 class Columns:
-    """What bins of equal mass need of a stream: all probabilities, or from `LIMIT` on a histogram a class.
+    """The state of a stream for bins of equal mass: all probabilities, or beyond `LIMIT` a histogram per class.
 
     The cells of a histogram halve in width with every factor of two towards 0 and towards 1, down to 2^-33, and each
     octave has 2^bits cells: 256 for few classes, 32 for a thousand, 4 at least. Sums in a cell are exact; only which
@@ -108,7 +108,7 @@ def cell(p: Tensor, bits: int) -> Tensor:
     """
     half = OCTAVES << bits
     smaller = torch.minimum(p, 1 - p).float()
-    # A float32 is sign, 8 bits of exponent, 23 of mantissa: read as an integer it grows with the number it stands for.
+    # A float32 is sign, 8 bits of exponent, 23 of mantissa: read as an integer it increases with its value.
     below = (smaller.view(torch.int32) >> (23 - bits)) - ((126 << bits) - half)
     below = below.clamp_(0, half - 1).long()
     return torch.where(p > 0.5, 2 * half - 1 - below, below)

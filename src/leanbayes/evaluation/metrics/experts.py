@@ -16,7 +16,7 @@ from .human import votes
 from .streams import Bins
 
 ONE_EXPERT = (
-    "With one annotator there is no saying how much experts disagree: ged.unbiased and diversity.experts are left out."
+    "One annotator gives no estimate of the experts' disagreement: ged.unbiased and diversity.experts are left out."
 )
 NO_SCIPY = "hungarian_iou is left out, since it needs scipy: pip install 'leanbayes[evaluation]'."
 BLAND = "variance_correlation is undefined: the samples, or the annotators, agree in every pixel."
@@ -24,7 +24,7 @@ BLAND = "variance_correlation is undefined: the samples, or the annotators, agre
 
 @dataclasses.dataclass(frozen=True)
 class Sums:
-    """What is kept of N images: scores whose means are metrics, and sums over pixels.
+    """Sums of N images: scores whose means are metrics, and sums over pixels.
 
     scores: (N,) each, by name. moments: (N, 6), of `variance_correlation`. pixels: (N, bins, 3), of
     `pixel_calibration`: how many pixels of a class lie in a bin, the sum of their probabilities, that of their shares.
@@ -51,17 +51,17 @@ class Sums:
     ) -> dict[str, list[float]]:
         """Every metric on images that are drawn anew with replacement, or on whole groups of them.
 
-        groups: which group each image belongs to, from 0 (N,). Images of a patient resemble one another, so that
-        resampling images would promise too much. A replicate draws as many groups as there are.
+        groups: the group of each image, from 0 (N,). Images of a patient resemble one another, so that resampling
+        single images would give intervals that are too narrow. A replicate draws as many groups as there are.
         """
         count = len(self.moments)
-        where = np.arange(count) if groups is None else groups
-        size = int(where.max()) + 1
+        group_of_image = np.arange(count) if groups is None else groups
+        size = int(group_of_image.max()) + 1
         columns = [np.ones((count, 1)), *(values.double().numpy()[:, None] for values in self.scores.values())]
         columns += [self.moments.numpy(), self.pixels.flatten(1).numpy()]
-        each = np.concatenate(columns, 1)
-        sums = np.zeros((size, each.shape[1]))
-        np.add.at(sums, where, each)
+        of_images = np.concatenate(columns, 1)
+        sums = np.zeros((size, of_images.shape[1]))
+        np.add.at(sums, group_of_image, of_images)
         drawn = np.stack([w @ sums for w in bootstrap.resamplings(size, replicates=replicates, seed=seed)])
         total, scores, moments, pixels = np.split(drawn, np.cumsum([1, len(self.scores), 6]), axis=1)
         found = dict(zip(self.scores, (scores / total).T, strict=True))
@@ -70,9 +70,9 @@ class Sums:
 
 
 class Experts:
-    """All that `evaluate` says of sampled segmentations and several annotators, from a few numbers an image.
+    """All metrics of sampled segmentations against several annotators, from a few sums per image.
 
-    bins: of the probability of a pixel.
+    bins: number of bins of the probability of a pixel.
 
     >>> masks = torch.rand(6, 4, 8, 8, generator=torch.Generator().manual_seed(0)) > 0.5
     >>> stream, share = Experts(), masks.float().mean(1)
@@ -125,19 +125,19 @@ class Experts:
         self.pixels.append(torch.stack(pixels).sum(0))
 
     def sums(self) -> Sums:
-        """What was found so far, N images in the order they came."""
+        """The sums of all images so far, in the order they came."""
         scores = {name: torch.cat([part[name] for part in self.parts]) for name in self.parts[0]}
         return Sums(scores, torch.cat(self.moments), torch.cat(self.pixels))
 
     def notes(self) -> list[str]:
-        """What a reader should know about these numbers."""
+        """Caveats about these metrics."""
         bland = np.isnan(segmentation.correlation(torch.cat(self.moments).sum(0).numpy()))
         unmatched = "hungarian_iou" not in self.parts[0]
         return [ONE_EXPERT] * (self.annotators == 1) + [BLAND] * bool(bland) + [NO_SCIPY] * unmatched
 
 
 def is_annotated(probs: Tensor, targets: Tensor) -> bool:
-    """Whether targets are what several people marked in images (N, A, H, W), rather than labels or votes.
+    """Whether targets are masks by several annotators (N, A, H, W), rather than labels or votes.
 
     Bool masks always are. Integers in the shape of the probabilities are votes, or labels of as many people as there
     are classes: labels, where a pixel with no vote stands beside one with several, none above the last class.
@@ -157,12 +157,12 @@ def is_annotated(probs: Tensor, targets: Tensor) -> bool:
 
 
 def as_votes(probs: Tensor, targets: Tensor, ignore_index: int | None) -> Tensor:
-    """What several people marked as counts of votes, as the metrics of pixels take them; other targets as they are."""
+    """Masks by several annotators as counts of votes, which the metrics of pixels take; other targets unchanged."""
     return votes(targets, probs.shape[1], ignore_index=ignore_index) if is_annotated(probs, targets) else targets
 
 
 def _of_sums(moments: np.ndarray, pixels: np.ndarray, min_count: int) -> dict[str, np.ndarray]:
-    """The metrics that are no means over images, from their sums (..., 6) and (..., bins, 3)."""
+    """The metrics that are not means over images, from their sums (..., 6) and (..., bins, 3)."""
     held, sure, share = np.moveaxis(pixels, -1, 0)
     counts = held >= max(min_count, 1)
     ece = (np.abs(share - sure) * counts).sum(-1) / held.sum(-1)

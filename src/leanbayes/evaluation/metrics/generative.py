@@ -1,4 +1,4 @@
-"""How generated data compare with real ones, as points of a feature space: Frechet distance, precision, recall, ..."""
+"""Generated data compared with real data in a feature space: Frechet distance, precision, recall, density, coverage."""
 
 from __future__ import annotations
 

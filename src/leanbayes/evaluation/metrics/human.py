@@ -1,4 +1,4 @@
-"""Predictions compared with the labels of several annotators: is the model as uncertain as they disagree.
+"""Predictions compared with the labels of several annotators, and uncertainty with their disagreement.
 
 The targets are distributions over classes: shares of the annotators (floating point rows that sum to 1), or counts of
 their votes (integers), in the shape of the probabilities; `votes` makes counts of labels or masks.

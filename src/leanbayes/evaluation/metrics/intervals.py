@@ -1,4 +1,4 @@
-"""How sure a reported number is: percentile intervals of bootstrap replicates, and of the difference of two models."""
+"""Confidence intervals of metrics, and of the difference of two models, from bootstrap replicates."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ...errors import EvaluationError
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """How much greater a metric of one model is than of another, and whether that is more than chance.
+    """The difference of a metric between two models, and its confidence interval.
 
-    value: first minus second. low, high: the interval. within_noise: zero lies inside it. paired: both models were
-    judged on the same resampled data, so that what makes a datum hard for both cancels.
+    value: first minus second. low, high: the interval. within_noise: the interval contains zero. paired: both models
+    were evaluated on the same resampled data, so that the difficulty of the data cancels.
     """
 
     value: float
@@ -32,10 +32,10 @@ def percentile(
 ) -> tuple[float, float] | None:
     """The central interval that holds a fraction ``level`` of the replicates (Efron 1979); NaN do not count.
 
-    value: what was measured on the data themselves. Resampling makes binned calibration errors greater (its noise adds
-    to that of the data), so that their percentiles can lie above the measured value. Where the mean of the replicates
-    is off by more than its own error can explain (four standard errors), the interval is moved back by as much.
-    None where fewer than half of the replicates are defined.
+    value: the metric on the data themselves. Resampling makes binned calibration errors greater (its noise adds to that
+    of the data), so that their percentiles can lie above the measured value. If the mean of the replicates differs from
+    the value by more than four standard errors, the interval is shifted by the difference.
+    None if fewer than half of the replicates are defined.
 
     >>> percentile([0.0, 1.0, 2.0, 3.0, 4.0], level=0.5)
     (1.0, 3.0)
@@ -56,7 +56,7 @@ def percentile(
     if value is not None:
         bias = float(defined.mean()) - value
         if abs(bias) > 4 * float(defined.std()) / math.sqrt(len(defined)):
-            floor = 0.0 if defined.min() >= 0 else -math.inf  # an error below zero there is not
+            floor = 0.0 if defined.min() >= 0 else -math.inf  # errors are not negative
             low, high = max(low - bias, floor), high - bias
     return float(low), float(high)
 
@@ -64,9 +64,9 @@ def percentile(
 def difference(
     value: float, first: Sequence[float], second: Sequence[float], *, paired: bool, level: float = 0.95
 ) -> Difference | None:
-    """The interval of a difference from the replicates of both; None where there is none.
+    """The difference of a metric and its interval from the replicates of both models; None if it is undefined.
 
-    paired: replicate r of both comes from the same resampled data. Otherwise every replicate of one is set against
+    paired: replicate r of both comes from the same resampled data. Otherwise every replicate of one is compared with
     every replicate of the other.
 
     >>> difference(1.0, [2.0, 3.0, 4.0], [1.0, 2.0, 3.0], paired=True)

@@ -78,8 +78,8 @@ def scores(predictive: Predictive) -> dict[str, Tensor]:
 
     entropy: H[mean p], the total uncertainty. mutual_information: the part more data could remove. max_prob: 1 - max p
     (Hendrycks & Gimpel 2017), turned so that it rises with uncertainty like the others. energy: -logsumexp of the
-    logits (Liu et al. 2020), averaged over samples; left out where a likelihood of your own has no logits. Regression
-    has one: variance.
+    logits (Liu et al. 2020), averaged over samples; left out if a custom likelihood has no logits. A regression
+    has one score: variance.
 
     >>> import leanbayes as lb
     >>> pred = lb.predict(torch.nn.Linear(4, 3), torch.randn(5, 4), task="classification")
@@ -108,12 +108,12 @@ def compare_sets(
     metrics: dict[str, float] = {}
     histograms: list[dict[str, Any]] = []
     for name, sets in outside.items():
-        for score, here in inside.items():
-            there = sets[score]
-            if not varies(score, here, there):
+        for score, inside_scores in inside.items():
+            outside_scores = sets[score]
+            if not varies(score, inside_scores, outside_scores):
                 continue
-            both = torch.cat([here, there])
-            for metric, value in rank_metrics(here, there).items():
+            both = torch.cat([inside_scores, outside_scores])
+            for metric, value in rank_metrics(inside_scores, outside_scores).items():
                 metrics[f"ood.{name}.{score}.{metric}"] = value
             edges = np.linspace(float(both.min()), float(both.max()), bins + 1)
             histograms.append(
@@ -121,18 +121,18 @@ def compare_sets(
                     "set": name,
                     "score": score,
                     "edges": edges.tolist(),
-                    "inside": np.histogram(here.numpy(), edges)[0].tolist(),
-                    "outside": np.histogram(there.numpy(), edges)[0].tolist(),
+                    "inside": np.histogram(inside_scores.numpy(), edges)[0].tolist(),
+                    "outside": np.histogram(outside_scores.numpy(), edges)[0].tolist(),
                 }
             )
     return metrics, histograms
 
 
 def varies(score: str, inside: Tensor, outside: Tensor) -> bool:
-    """Whether a score differs between data at all, beyond rounding: six digits.
+    """Whether a score differs between data by more than rounding (six digits).
 
-    The mutual information of a deterministic network does not, and is not to be ranked by its rounding errors. Nats and
-    probabilities are measured against 1; a variance or an energy has units of its own, and is measured against itself.
+    The mutual information of a deterministic network does not, and ranking it would rank rounding errors. Differences
+    are relative to 1 for nats and probabilities, and to the score itself for a variance or an energy.
 
     >>> varies("entropy", torch.tensor([1e-9]), torch.tensor([2e-9]))
     False

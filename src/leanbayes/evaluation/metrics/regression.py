@@ -159,7 +159,7 @@ class Regression:
         self.kept.update(**{k: v.float() for k, v in values.items() if not k.startswith("width.")})
 
     def compute(self) -> dict[str, float]:
-        """rmse, mae; log_density, crps, sharpness, coverage.q, width.q, interval_error where their part was given."""
+        """rmse, mae; log_density, crps, sharpness, coverage.q, width.q, interval_error if their inputs were given."""
         checks.nonempty(self.count, "regression metrics")
         found = self.mean.compute()
         metrics = {"rmse": math.sqrt(found.pop("squared")), "mae": found.pop("absolute")}
@@ -170,11 +170,11 @@ class Regression:
         return {**metrics, **found}
 
     def points(self) -> dict[str, Tensor]:
-        """What the bootstrap needs, (N,) in float32: squared, absolute, log_density, crps, variance, coverage.q."""
+        """Scalars for the bootstrap, (N,) float32 each: squared, absolute, log_density, crps, variance, coverage.q."""
         return self.kept.compute()
 
     def curves(self) -> dict[str, Any]:
-        """What the report draws: the observed coverage and the width at every nominal level, and the PIT histogram."""
+        """Curves for the report: the observed coverage and the width at every nominal level, and the PIT histogram."""
         metrics = self.compute()
         levels = [level for level in self.levels if f"coverage.{level:g}" in metrics]
         curves: dict[str, Any] = {

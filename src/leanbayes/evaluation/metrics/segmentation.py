@@ -21,7 +21,7 @@ from .calibration import Reliability, check_binning, from_bins
 from .streams import Bins
 
 AT_ONCE = 2**23
-"""Pixels of masks that are looked at together, 32 MB in float32."""
+"""Pixels of masks compared at a time, 32 MB in float32."""
 
 
 class Distances(NamedTuple):
@@ -36,9 +36,9 @@ class Distances(NamedTuple):
 
     def ged(self, *, unbiased: bool = False, exhaustive: bool = False) -> Tensor:
         """The generalised energy distance of each image (N,); see `ged`."""
-        own = mean_pair(self.within_samples, unbiased and not exhaustive, "samples")
+        within_samples = mean_pair(self.within_samples, unbiased and not exhaustive, "samples")
         experts = mean_pair(self.within_annotations, unbiased, "annotations")
-        return 2 * self.between.mean((1, 2)) - own - experts
+        return 2 * self.between.mean((1, 2)) - within_samples - experts
 
     def hungarian_iou(self) -> Tensor:
         """The mean IoU of each image after the best matching (N,); see `hungarian_iou`."""
@@ -64,8 +64,8 @@ def ged(
     negative and 0 for identical sets, but too large by E d(s, s') / S + E d(a, a') / A, so that it falls with the
     number of samples for any model. unbiased=True leaves those pairs out (a U-statistic): its expectation is the
     distance of the distributions, and of a single image it may be negative. It needs two of both.
-    exhaustive: the samples are all that the model can say, equally likely (the members of an ensemble, the one answer
-    of a network without noise): then their own term is exact with all pairs, and one sample is enough.
+    exhaustive: the samples are all that the model can predict, equally likely (the members of an ensemble, the single
+    prediction of a network without noise): then E d(s, s') over all pairs is exact, and one sample is enough.
 
     >>> a, b = torch.tensor([[[1, 1, 0, 0]]]), torch.tensor([[[0, 1, 1, 0]]])  # IoU 1/3
     >>> ged(a, b), ged(a, a)
@@ -119,9 +119,8 @@ def pixel_calibration(probs: Any, annotations: Any, *, bins: int = 20, min_count
     """Probabilities of a pixel against the share of experts who marked it, in bins of the probability.
 
     probs: of the foreground, (N, H, W) or (H, W). annotations: masks (N, A, H, W) or (A, H, W). Where the predictions
-    are calibrated, of pixels given p a share p is marked; the result has ``ece()``, ``mce()`` and what a curve needs
-    (its ``accuracy`` is that share). Most pixels are background that nobody doubts and make the ECE small: the curve
-    says more.
+    are calibrated, of pixels given p a share p is marked. The result has ``ece()``, ``mce()`` and the reliability curve
+    (its ``accuracy`` is that share). Most pixels are obvious background and make the ECE small, so look at the curve.
 
     >>> share = torch.tensor([[[1, 0]], [[1, 0]], [[1, 1]], [[0, 0]]])
     >>> pixel_calibration(torch.tensor([[0.75, 0.5]]), share, min_count=0).ece()  # 3/4 and 1/4 were marked
@@ -204,19 +203,19 @@ def _pairs(masks: Tensor, dice: bool) -> Tensor:
     common = torch.bmm(flat, flat.transpose(1, 2)).double()
     size = common.diagonal(dim1=1, dim2=2)
     both = size.unsqueeze(2) + size.unsqueeze(1)
-    whole, part = (both, 2 * common) if dice else (both - common, common)
-    return torch.where(whole > 0, 1 - part / whole.clamp(min=1), 0.0)
+    denominator, numerator = (both, 2 * common) if dice else (both - common, common)
+    return torch.where(denominator > 0, 1 - numerator / denominator.clamp(min=1), 0.0)
 
 
-def mean_pair(each: Tensor, unbiased: bool, what: str) -> Tensor:
+def mean_pair(distances: Tensor, unbiased: bool, what: str) -> Tensor:
     """The mean of distances within a set (N, M, M): (N,); unbiased: of different masks only."""
-    count = each.shape[1]
+    count = distances.shape[1]
     if unbiased and count < 2:
         raise EvaluationError(
             f"{what}: expected two masks of an image or more for an unbiased estimate, received {count}"
-            + ("; exhaustive=True if the model has only this answer" if what == "samples" else "")
+            + ("; exhaustive=True if the model has only this prediction" if what == "samples" else "")
         )
-    return each.sum((1, 2)) / (count * (count - 1) if unbiased else count**2)
+    return distances.sum((1, 2)) / (count * (count - 1) if unbiased else count**2)
 
 
 def _masks(values: Any, name: str, num_classes: int | None, like: Tensor | None) -> Tensor:

@@ -1,4 +1,4 @@
-"""Selective prediction: accuracy among the most confident predictions, the others being abstained from."""
+"""Selective prediction: accuracy among the most confident predictions, abstaining from the others."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ NEVER = 2.0
 class RiskCoverage:
     """The risk-coverage curve (El-Yaniv & Wiener 2010): one point for every distinct confidence, the highest first.
 
-    Answering the data with confidence >= threshold[k] answers a fraction coverage[k] of all, and of those a fraction
-    risk[k] is wrong. Data of equal confidence are answered together. All three (K,) in float64; count: of all data.
+    Accepting the predictions with confidence >= threshold[k] accepts a fraction coverage[k] of all, of which a fraction
+    risk[k] is wrong. Data of equal confidence are accepted together. All three (K,) in float64; count: of all data.
     """
 
     coverage: Tensor
@@ -30,24 +30,24 @@ class RiskCoverage:
     count: int
 
     def aurc(self) -> float:
-        """The area under the curve: the mean, over all data, of the risk of answering whatever is at least as sure.
+        """The area under the curve: the mean, over all data, of the risk at the confidence of the datum.
 
         1/n sum_i risk(c_i) (Geifman et al. 2019, eq. 2); for data of equal confidence the risk is that of the lot.
         """
         return float((torch.diff(self.coverage, prepend=self.coverage.new_zeros(1)) * self.risk).sum())
 
     def eaurc(self) -> float:
-        """What AURC exceeds the best possible by, with as many errors (Geifman et al. 2019, section 4): 0 is perfect.
+        """AURC minus its minimum for the same number of errors (Geifman et al. 2019, section 4): 0 is perfect.
 
         The best ranks all errors last: 1/n sum_{j=1..e} j / (n - e + j), exact where the paper integrates.
         """
         return self.aurc() - best_aurc(self.count, round(float(self.risk[-1]) * self.count))
 
     def at_accuracy(self, accuracy: float) -> tuple[float, float]:
-        """(threshold, coverage): answer from this confidence upwards, and of what is answered this much is right.
+        """(threshold, coverage): the lowest threshold on the confidence that gives the accuracy, and its coverage.
 
-        The largest coverage that gives the accuracy. Where none does, (`NEVER`, 0.0): a threshold above 1, which no
-        confidence reaches. The threshold is chosen on the data at hand: on new data expect a little less.
+        If no threshold does, (`NEVER`, 0.0): a threshold above 1, which no confidence reaches. The threshold is chosen
+        on these data, so the accuracy on new data is a little lower.
 
         >>> curve = risk_coverage(torch.tensor([0.9, 0.8, 0.6]), torch.tensor([1, 1, 0]))
         >>> curve.at_accuracy(1.0)[1] == 2 / 3, curve.at_accuracy(0.5)[1]
@@ -71,7 +71,7 @@ class RiskCoverage:
 
 
 def risk_coverage(confidence: Tensor, correct: Tensor) -> RiskCoverage:
-    """The fraction of wrong answers among the most confident ones, for every number of them.
+    """The fraction of wrong predictions among the most confident ones, at every confidence.
 
     confidence: (N,) in [0, 1]; correct: (N,) of 0 and 1 (or booleans). Memory: a few scalars a point.
 

@@ -1,6 +1,6 @@
-"""The shapes of state a metric needs when data come in batches: means, bins, a few scalars a point, bins a class.
+"""State of metrics that are computed batch by batch: means, bins, a few scalars per point, bins per class.
 
-Points x classes x samples never outlives a batch. Sums are kept in float64.
+Arrays of points x classes x samples are not kept beyond a batch. Sums are in float64.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class Points:
         for name, value in values.items():
             value = value.detach().cpu()
             buffer = self.buffers.get(name, value[:0])
-            if len(buffer) < kept:  # twice as long: thousands of small tensors would riddle the memory with holes
+            if len(buffer) < kept:  # doubled, since thousands of small tensors would fragment the memory
                 buffer = torch.cat([buffer[: self.kept], value.new_empty(2 * kept - self.kept)])
                 self.buffers[name] = buffer
             buffer[self.kept : kept] = value if chosen is None else value[chosen]
@@ -162,5 +162,5 @@ class Points:
         return None if chance == 1 else torch.rand(size, generator=self._generator) < chance
 
     def compute(self) -> dict[str, Tensor]:
-        """Everything kept, in the order it came."""
+        """All points kept, in the order they came."""
         return {name: buffer[: self.kept].clone() for name, buffer in self.buffers.items()}
