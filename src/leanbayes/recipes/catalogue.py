@@ -47,6 +47,7 @@ _SUMMARIES = {
         "nested posteriors and ordered latents, table 8: samples of U-Nets beside the masks of four experts (LIDC)",
     "nested-ablation":
         "nested posteriors: learned or uniform tails, with and without noise, decay, shared draws, drawn widths",
+    "nested-architectures": "nested posteriors, figure 10 on ResNeXt and MobileNetV2: quality at every width",
     "nested-cost": "nested posteriors, table 3: time of a training step and of a prediction beside IBNN and FN3",
     "nested-tails": "nested posteriors, figure 1: learned tail probabilities by layer",
     "nested-widths":

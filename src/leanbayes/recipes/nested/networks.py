@@ -103,6 +103,7 @@ class NestedSetup:
     their own. other: data of another domain. held_out: images for temperatures. kl_weight, tail_weight: of the two
     terms of the KL. log_alpha: where the noise of random weights starts. clean: images that re-estimate BatchNorm's
     statistics; None for all. keep: of nested channels after training. natural: the authors' optimisers and schedules.
+    label: of the rows; by default the name of the data.
     """
 
     training: Training
@@ -123,6 +124,7 @@ class NestedSetup:
     natural: bool = False
     seeds: int = 3
     samples: int = 6
+    label: str = ""
 
     def methods(self, kind: str) -> dict[str, Any]:
         """What which layers are given: a nested posterior, fixed tails, random weights, or weights that may vanish."""
@@ -150,8 +152,8 @@ class NestedSetup:
             "clean": self.clean,
             "base": self.base_groups,
         }
-        training = self.of(kind, width)
-        return network_cell(training.data, training, method, setting, measure, self.seeds, **shared, **options)
+        training, label = self.of(kind, width), self.label or self.training.data
+        return network_cell(label, training, method, setting, measure, self.seeds, **shared, **options)
 
 
 SMALL = Training("cifar10", "vgg_small", epochs=30, batch_size=100, limit=10_000, test_limit=5000)

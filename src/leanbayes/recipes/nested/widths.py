@@ -10,7 +10,7 @@ small, see a part of the data for 30, and IBNN is trained at the ends of the ran
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from torch import nn
@@ -27,14 +27,19 @@ KINDS = {"BN3": "BN3", "DT-BN3": "BN3", "FN3": "FN3", "FN3-TS": "FN3", "IBNN": "
 
 
 def cells(preset: str) -> Iterator[Cell]:
-    """A row for every method and width; the setting is the width."""
+    """A row for every network, method and width."""
     for setup in SETUPS[preset]:
-        nested = grid(name=[name for name in KINDS if name != "IBNN"], width=setup.widths)
-        for at in [*nested, *grid(name=["IBNN"], width=setup.alone)]:
-            name, width, kind = at["name"], at["width"], KINDS[at["name"]]
-            also = {"measured": name, "at": width, "held_out": setup.held_out}
-            own = width if kind == "IBNN" else 1.0
-            yield setup.cell(kind, name, width, partial(measured, setup, name, width), own, **also)
+        yield from rows(setup, tuple(KINDS))
+
+
+def rows(setup: NestedSetup, names: Sequence[str]) -> Iterator[Cell]:
+    """A row for every one of these methods and width; the setting is the width."""
+    nested = grid(name=[name for name in names if name != "IBNN"], width=setup.widths)
+    for at in [*nested, *grid(name=["IBNN"], width=setup.alone)]:
+        name, width, kind = at["name"], at["width"], KINDS[at["name"]]
+        also = {"measured": name, "at": width, "held_out": setup.held_out}
+        own = width if kind == "IBNN" else 1.0
+        yield setup.cell(kind, name, width, partial(measured, setup, name, width), own, **also)
 
 
 def measured(setup: NestedSetup, name: str, width: float, model: nn.Module, data: DataSet, seed: int) -> Metrics:
