@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from torch import nn
 
 import leanbayes as lb
 from leanbayes.evaluation import corruption
@@ -25,7 +26,7 @@ def values(row):
 def test_networks_are_trained_once_for_all_recipes(tmp_path, monkeypatch):
     first = reproduce("patch-calibration", "smoke", resume=tmp_path / "calibration")
     kept = sorted((tmp_path / "networks").iterdir())
-    assert len(kept) == len(networks.METHODS)
+    assert len(kept) == len(networks.METHODS) - 1 + networks.MEMBERS - 1  # an ensemble has none of its own
     json.dumps(first, allow_nan=False)
     rows = {row["method"]: values(row) for row in first["rows"]}
     assert set(networks.METHODS) | {"vanilla, temperature"} <= set(rows)
@@ -199,3 +200,23 @@ def test_patches_on_a_trained_network_start_from_it(tmp_path):
     cells = list(pretrained.cells("smoke"))
     assert [(cell.method, cell.setting) for cell in cells][:2] == [("vanilla", "as it was"), ("vanilla", "trained on")]
     assert {cell.setting for cell in cells[2:]} == set(pretrained.SETUPS["smoke"][2])
+
+
+def test_an_average_has_the_mean_probabilities_of_its_members():
+    members = [nn.Linear(4, 3) for _ in range(3)]
+    x = torch.randn(5, 4, generator=torch.Generator().manual_seed(0))
+    expected = torch.stack([member(x).softmax(1) for member in members]).mean(0)
+    assert torch.allclose(networks.Average(members)(x).softmax(1), expected, atol=1e-6)
+
+
+def test_the_regularised_network_keeps_its_best_epoch_and_sees_augmented_images():
+    setup = networks.digits()
+    run = setup.of(networks.REGULARISED)
+    data = run.load()
+    options = run.fit_options(data)
+    assert run.augment
+    assert not setup.of("vanilla").augment
+    assert options["early_stopping"].restore_best
+    assert options["val"] is data.val
+    assert setup.candidates(networks.REGULARISED) == (0.1,)
+    assert setup.candidates(networks.ENSEMBLE) == ()

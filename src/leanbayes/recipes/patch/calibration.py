@@ -58,7 +58,7 @@ def measured(samples: int, model: nn.Module, training: PatchTraining, data: Data
     }
     if training.method == "vanilla":
         found["rows"] = [{"method": "vanilla, temperature", **scaled(model, data)}]
-    else:
+    elif training.rate:
         found["rate"] = training.rate
     return {**found, "calibration": curve(probs, targets)}
 

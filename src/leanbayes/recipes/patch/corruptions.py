@@ -58,7 +58,7 @@ def rows(results: Results) -> Iterator[Row]:
     """A row for every method; the vanilla network of the same seed is the reference."""
     references = {one.dataset: runs for one, runs in results if one.method == "vanilla"}
     for one, runs in results:
-        pairs = zip(runs, references[one.dataset], strict=True)
+        pairs = zip(runs, references[one.dataset], strict=False)  # an ensemble has one run, beside the first seed
         yield from one.rows([relative(run["corruptions"], other["corruptions"]) for run, other in pairs])
 
 

@@ -9,12 +9,17 @@ How strong the noise is decides over everything here: the rate of dropout, and h
 layers start (the paper does not say). Each method gets the candidate with the lowest loss on validation data, a tenth
 of the training images that no method is trained on.
 
+Beside the paper's baselines stand a vanilla network that is regularised as one would today (shifts and mirror images,
+decoupled weight decay chosen likewise, a falling learning rate, the epoch with the lowest validation loss), and the
+mean prediction of the vanilla networks of three seeds.
+
 A network is trained once for all of these experiments (`trained_network`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,7 +38,10 @@ from ..jobs import Jobs
 from ..results import Measured, Metrics
 from ..training import Training, trained_network
 
-METHODS = ("vanilla", "dropout", "EMP (BN)", "EMP (BN+out)", "ECMP (BN)", "ECMP (BN+out)")
+REGULARISED, ENSEMBLE = "vanilla, regularised", "deep ensemble of 3"
+BASELINES = ("vanilla", REGULARISED, ENSEMBLE, "dropout")
+METHODS = (*BASELINES, "EMP (BN)", "EMP (BN+out)", "ECMP (BN)", "ECMP (BN+out)")
+MEMBERS = 3
 BINS: dict[str, Any] = {"bins": 20, "min_count": 6}  # appendix D.2
 
 
@@ -41,8 +49,9 @@ BINS: dict[str, Any] = {"bins": 20, "min_count": 6}  # appendix D.2
 class PatchTraining(Training):
     """One training run; see `Training` for the other fields.
 
-    method: one of METHODS. rate: of dropout, or the perturbation of patches. limit: training images, of which a tenth
-    become validation data. penalty: the L2 penalty, times the batch size.
+    method: one of METHODS. rate: of dropout, the perturbation of patches, or the weight decay of the regularised
+    network. limit: training images, of which a tenth become validation data. penalty: the L2 penalty, times the batch
+    size.
     """
 
     method: str = "vanilla"
@@ -59,31 +68,36 @@ class PatchTraining(Training):
         return replace(whole, parts={"train": train, "val": val, "test": whole.test})
 
     def convert_(self, model: nn.Module) -> None:
-        """Give a new network the method; the vanilla network stays as it is."""
+        """Give a new network the method; vanilla networks stay as they are."""
         if self.method == "dropout":
             lb.bayesianize_(model, lb.Dropout(self.rate))
-        elif self.method != "vanilla":
+        elif self.method not in BASELINES:
             cross = self.method.startswith("ECMP")
             patch = lb.Patch(self.components, cross=cross, prior=None, init="fresh", perturbation=self.rate)
             both = self.method.endswith("(BN+out)")
             lb.bayesianize_(model, norms_and_output(model, patch) if both else norms(patch))
 
     def optimizer(self, model: nn.Module) -> Optimizer:
-        """Adam with the L2 penalty."""
+        """Adam with the L2 penalty; for the regularised network with decoupled weight decay instead."""
+        if self.method == REGULARISED:
+            return torch.optim.AdamW(model.parameters(), lr=self.lr, weight_decay=self.rate)
         decay = 2 * self.penalty / self.batch_size  # the slope of lambda |w|^2
         return torch.optim.Adam(model.parameters(), lr=self.lr, weight_decay=decay)
 
     def fit_options(self, data: DataSet) -> dict[str, Any]:
-        """No schedule: the learning rate is constant."""
-        return {"task": "classification"}
+        """No schedule: the learning rate is constant. The regularised network has one, and keeps its best epoch."""
+        if self.method != REGULARISED:
+            return {"task": "classification"}
+        best = lb.EarlyStopping(patience=self.epochs, restore_best=True)
+        return {**super().fit_options(data), "task": "classification", "val": data.val, "early_stopping": best}
 
 
 @dataclass(frozen=True)
 class PatchSetup:
     """A network on its data. seeds: how many. samples: networks drawn to predict.
 
-    rates, perturbations: the candidates for dropout and for patches. published: the network of the paper whose figures
-    stand beside, by its name in paper.toml.
+    rates, perturbations, decays: the candidates for dropout, for patches and for the regularised network. published:
+    the network of the paper whose figures stand beside, by its name in paper.toml.
     """
 
     training: PatchTraining
@@ -91,6 +105,7 @@ class PatchSetup:
     samples: int = 50
     rates: tuple[float, ...] = (0.02, 0.05, 0.1)
     perturbations: tuple[float, ...] = (0.1, 0.3, 0.5)
+    decays: tuple[float, ...] = (0.05, 0.5)
     methods: tuple[str, ...] = METHODS
     published: str = ""
 
@@ -118,24 +133,25 @@ class PatchSetup:
             data = self.training.load()
             return measure(*chosen(jobs, self, method, seed, data), data, seed)
 
-        return Cell(
-            self.label, name or method, setting, key(self, method, what, **also), measured, self.seeds, paper or {}
-        )
+        seeds = 1 if method == ENSEMBLE else self.seeds  # its members are the networks of several
+        return Cell(self.label, name or method, setting, key(self, method, what, **also), measured, seeds, paper or {})
 
     def of(self, method: str) -> PatchTraining:
         """The training of a method, which has yet to get its rate."""
-        return replace(self.training, method=method)
+        return replace(self.training, method=method, augment=self.training.augment or method == REGULARISED)
 
     def candidates(self, method: str) -> tuple[float, ...]:
-        """The rates that a method chooses from; none for the vanilla network."""
-        return {"vanilla": (), "dropout": self.rates}.get(method, self.perturbations)
+        """The rates that a method chooses from; none for the vanilla network and the ensemble of such."""
+        own = {"vanilla": (), ENSEMBLE: (), "dropout": self.rates, REGULARISED: self.decays}
+        return own.get(method, self.perturbations)
 
 
 def digits(**changes: Any) -> PatchSetup:
     """A perceptron on the embedded digits, for the smoke presets."""
     options = {"hidden": (32,), "batch_norm": True}
     training = PatchTraining("digits", "mlp", options, epochs=2, lr=0.02, batch_size=50, limit=600, test_limit=150)
-    return replace(PatchSetup(training, seeds=1, samples=5, rates=(0.1,), perturbations=(0.1,)), **changes)
+    one = PatchSetup(training, seeds=1, samples=5, rates=(0.1,), perturbations=(0.1,), decays=(0.1,))
+    return replace(one, **changes)
 
 
 def resnet(**changes: Any) -> PatchSetup:
@@ -156,7 +172,7 @@ def pyramid(**changes: Any) -> PatchSetup:
     training = PatchTraining(
         "cifar10", "pyramidnet_cifar", options, epochs=40, batch_size=64, limit=2500, test_limit=2000
     )
-    both = ("vanilla", "dropout", "EMP (BN+out)", "ECMP (BN+out)")
+    both = (*BASELINES, "EMP (BN+out)", "ECMP (BN+out)")
     few = {"rates": (0.02, 0.1), "perturbations": (0.1, 0.3)}
     return replace(
         PatchSetup(training, seeds=1, samples=20, methods=both, published="pyramidnet_cifar"), **{**few, **changes}
@@ -173,10 +189,26 @@ def published(**changes: Any) -> PatchSetup:
 def chosen(jobs: Jobs, setup: PatchSetup, method: str, seed: int, data: DataSet) -> tuple[nn.Module, PatchTraining]:
     """The network of a method, with its training: the one whose rate does best on the validation data."""
     training = setup.of(method)
+    if method == ENSEMBLE:
+        members = [trained_network(jobs, setup.of("vanilla"), member, data) for member in range(MEMBERS)]
+        return Average(members), training
     if candidates := [replace(training, rate=rate) for rate in setup.candidates(method)]:
         several = len(candidates) > 1
         training = min(candidates, key=lambda one: validation_loss(jobs, one, seed, data)) if several else candidates[0]
     return trained_network(jobs, training, seed, data), training
+
+
+class Average(nn.Module):
+    """The mean of the predictions of several classifiers, as logits."""
+
+    def __init__(self, members: Sequence[nn.Module]) -> None:
+        super().__init__()
+        self.members = nn.ModuleList(members)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        """The logarithm of the mean probabilities, shape (batch, classes)."""
+        each = torch.stack([member(inputs).log_softmax(-1) for member in self.members])
+        return each.logsumexp(0) - math.log(len(self.members))
 
 
 def validation_loss(jobs: Jobs, training: PatchTraining, seed: int, data: DataSet) -> float:
