@@ -72,7 +72,7 @@ def test_a_piece_that_fails_leaves_nothing_behind(tmp_path):
 
 def test_the_time_of_earlier_runs_counts(tmp_path, monkeypatch):
     now = iter([0.0, 5.0])
-    monkeypatch.setattr(jobs_module.time, "perf_counter", lambda: next(now))
+    monkeypatch.setattr(jobs_module.time, "process_time", lambda: next(now))
     first, second = Jobs(tmp_path), Jobs(tmp_path)
     first({"seed": 0}, lambda: {"nll": 1.0})
     second({"seed": 0}, lambda: {"nll": 1.0})
@@ -81,7 +81,7 @@ def test_the_time_of_earlier_runs_counts(tmp_path, monkeypatch):
 
 def test_the_time_of_a_piece_inside_another_counts_once(tmp_path, monkeypatch):
     now = [0.0]
-    monkeypatch.setattr(jobs_module.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(jobs_module.time, "process_time", lambda: now[0])
 
     def work(jobs, seconds, *inner):
         def run():

@@ -42,7 +42,7 @@ class Jobs:
 
     folder: where finished pieces are kept as JSON; None keeps nothing.
     tell: called with a line of text when a piece starts.
-    seconds: what all pieces took, also those of earlier runs; one that needs others takes as long as all of them.
+    seconds: of processor time that all pieces took, also in earlier runs; one that needs others takes as long as they do.
     machines: the machines that the pieces ran on, as `machine` describes them.
 
     >>> jobs = Jobs(None)
@@ -69,10 +69,10 @@ class Jobs:
                 self._earlier, self.seconds = self._earlier + took, self.seconds + took
             else:
                 self.tell(label)
-                began, earlier, before = time.perf_counter(), self._earlier, self.seconds
+                began, earlier, before = time.process_time(), self._earlier, self.seconds
                 with settings_as_given():
                     measured = dict(work())
-                took = time.perf_counter() - began + self._earlier - earlier
+                took = time.process_time() - began + self._earlier - earlier
                 self.seconds = before + took
                 finished = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
                 piece = {"key": json.loads(text), "seconds": took, "finished": finished, "machine": machine()}
