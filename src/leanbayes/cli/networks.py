@@ -19,7 +19,7 @@ from torch import nn
 from .. import batches, feed, models
 from ..data import DataSet
 from ..errors import ConfigError
-from ..models.auto import fitting
+from ..models.for_data import fitting
 
 
 def describe(name: str, data: DataSet, outputs: int | None = None, options: str = "") -> dict[str, Any]:
