@@ -1,4 +1,4 @@
-"""Modules that have moved: their old names still import, with a DeprecationWarning. No torch here."""
+"""Old names of modules that have moved, which still import with a DeprecationWarning. No torch here."""
 
 from __future__ import annotations
 
