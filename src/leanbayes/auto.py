@@ -215,7 +215,7 @@ def _scaled(plain: nn.Module, val: Any) -> tuple[nn.Module | None, Tried]:
 
 def _measured(one: Tried, found: Tensor, plain: Tensor, seconds: float) -> Tried:
     gain, nll = found - plain, -float(found.mean())
-    errors = {"nll_error": _error(found), "gain_error": _error(gain)}
+    errors: Any = {"nll_error": _error(found), "gain_error": _error(gain)}
     return replace(one, seconds=round(seconds, 1), nll=nll, gain=float(gain.mean()), **errors)
 
 
