@@ -1,4 +1,4 @@
-"""p(y | output): what a network's output says about the target. `ELBO`, `fit` and `predict` share it.
+"""Likelihoods p(y | output), shared by `ELBO`, `fit` and `predict`.
 
 Every log-likelihood is per datum: summed over whatever one datum has (output dimensions, pixels), never averaged, so
 that it is commensurate with the KL. Targets are checked and aligned, and nothing broadcasts by accident.
@@ -42,7 +42,7 @@ TASKS: tuple[str, ...] = tuple(dict.fromkeys(c.task for c in _KINDS.values()))
 
 
 def likelihood(task: Any) -> Likelihood:
-    """The likelihood that a task name, a Likelihood, its dictionary or a function of (outputs, targets) stands for.
+    """The likelihood of a task: a name, a Likelihood, its dictionary or a function of (outputs, targets).
 
     >>> likelihood("regression")
     Regression(noise='learned', std=1.0)
