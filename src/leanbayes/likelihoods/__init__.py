@@ -10,30 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from .. import checks
-from ..checks import short
 from ..errors import ConfigError
-from .base import Likelihood
-from .classification import Categorical, Classification, Segmentation
-from .custom import Custom
-from .dirichlet import Dirichlet
-from .images import Bernoulli, DiscretizedLogistic
-from .regression import Noise, Regression
-
-__all__ = [
-    "TASKS",
-    "Bernoulli",
-    "Categorical",
-    "Classification",
-    "Custom",
-    "Dirichlet",
-    "DiscretizedLogistic",
-    "Likelihood",
-    "Noise",
-    "Regression",
-    "Segmentation",
-    "from_dict",
-    "likelihood",
-]
+from .base import Likelihood as Likelihood
+from .classification import Categorical as Categorical, Classification as Classification, Segmentation as Segmentation
+from .custom import Custom as Custom
+from .dirichlet import Dirichlet as Dirichlet
+from .images import Bernoulli as Bernoulli, DiscretizedLogistic as DiscretizedLogistic
+from .regression import Noise as Noise, Regression as Regression
 
 _KINDS: dict[str, type[Likelihood]] = {
     c.__name__: c for c in (Classification, Segmentation, Regression, Bernoulli, DiscretizedLogistic, Dirichlet)
@@ -57,7 +40,7 @@ def likelihood(task: Any) -> Likelihood:
         return Custom(task)
     raise ConfigError(
         f"task: expected {', '.join(map(repr, TASKS))}, a Likelihood or a function of (outputs, targets), "
-        f"received {short(task)}"
+        f"received {checks.short(task)}"
     )
 
 
