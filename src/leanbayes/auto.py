@@ -1,4 +1,4 @@
-"""`auto`: several methods on one network within a budget, and the one that held-out data prefer."""
+"""`auto`: train several methods on one network within a budget, and choose by held-out data."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ from .training.fit import fit
 PLAIN, SCALED = "plain", "plain, temperature"
 CANDIDATES: tuple[Method, ...] = (MeanField(), Variance(), VariationalDropout(), Dropout(), Patch(), Ensemble())
 ERRORS = 2.0
-"""By how many standard errors a method has to be better: the best of several would often be so by one, by chance."""
+"""How many standard errors better a method has to be: the best of several often is by one, by chance."""
 MEASURES = ("parameters", "training", "prediction")
 
 
 @dataclass(frozen=True)
 class Tried:
-    """One candidate: what it cost, in multiples of the plain network, and what it said of the validation data.
+    """One candidate: its costs in multiples of the plain network, and its likelihood on the validation data.
 
-    nll: the mean negative log-likelihood of a datum, and nll_error its standard error; None where it was not trained.
-    gain: by how much it is below the plain network's, datum by datum, and gain_error the standard error of that.
+    nll: the mean negative log-likelihood, with its standard error; None if it was not trained.
+    gain: how far it is below the plain network's (paired), with its standard error.
     note: why it was not trained, if it was not.
     """
 
@@ -65,7 +65,7 @@ class Tried:
 
 @dataclass(frozen=True)
 class Selection:
-    """What `auto` chose: the trained model, how it came about, and all that was tried, the best first.
+    """The result of `auto`: the trained model, its name and method, and all candidates, the best first.
 
     Printing it gives the table.
     """
@@ -78,12 +78,12 @@ class Selection:
     def __str__(self) -> str:
         header = ["", "val NLL", "better than plain by", "parameters", "training", "prediction", "seconds", ""]
         rows = []
-        for one in self.tried:
-            costs = [f"{value:.3g}x" for value in (one.parameters, one.training, one.prediction)]
-            nll = "-" if one.nll is None else f"{one.nll:.4f} ± {one.nll_error:.4f}"
-            gain = "-" if one.nll is None or one.name == PLAIN else f"{one.gain:+.4f} ± {one.gain_error:.4f}"
-            chosen = "chosen" if one.name == self.name else one.note
-            rows.append([one.name, nll, gain, *costs, f"{one.seconds:.1f}", chosen])
+        for t in self.tried:
+            costs = [f"{value:.3g}x" for value in (t.parameters, t.training, t.prediction)]
+            nll = "-" if t.nll is None else f"{t.nll:.4f} ± {t.nll_error:.4f}"
+            gain = "-" if t.nll is None or t.name == PLAIN else f"{t.gain:+.4f} ± {t.gain_error:.4f}"
+            chosen = "chosen" if t.name == self.name else t.note
+            rows.append([t.name, nll, gain, *costs, f"{t.seconds:.1f}", chosen])
         return as_text(table(header, rows))
 
 
@@ -103,17 +103,17 @@ def auto(
     """Train the network plainly and under several methods, and choose by the likelihood of held-out data.
 
     The plain network, trained in the same way, is always a candidate; so is, for a classifier, that network at a
-    temperature fitted to ``val`` (`calibrate_`), which costs nothing. Another one takes the place of the plain network
-    only if its NLL on ``val`` is lower by more than two standard errors of the difference, datum by datum; of those,
-    the lowest. The model that is given stays as it is: candidates are copies, which begin at its weights.
+    temperature fitted to ``val`` (`calibrate_`), which costs nothing. Another candidate replaces the plain network only
+    if its NLL on ``val`` is lower by more than two standard errors of the paired difference; of those, the lowest.
+    The given model is not changed: candidates are copies that start at its weights.
 
     train, val: inputs and targets, as in `fit`. val tunes the noise of each candidate (see `fit`) and chooses among
-    them: what the chosen one says of it is a little too good.
-    budget: what a candidate may cost in multiples of the plain network, "2x" or 2 for parameters and training; or by
-        name of "parameters", "training" and "prediction". Operations are counted, not timed. A budget of prediction
-        lowers samples to what fits. What is over budget is not trained, and stands in the table with the reason.
+    them, so metrics on it are slightly too good afterwards.
+    budget: the most that a candidate may cost in multiples of the plain network, "2x" or 2 for parameters and training;
+        or by name of "parameters", "training" and "prediction". Operations are counted, not timed. A budget of
+        prediction lowers samples to fit. Candidates over budget are not trained, and are in the table with the reason.
     methods: the candidates beside the plain network. samples: networks drawn for a prediction.
-    options: further ones of `fit`: epochs, lr, batch_size, ...
+    options: further arguments of `fit`: epochs, lr, batch_size, ...
 
     >>> import leanbayes as lb
     >>> _ = torch.manual_seed(0)
@@ -150,7 +150,7 @@ def auto(
                     found = _log_probs(candidate, val, draws, seed)
                 except LeanBayesError as error:
                     if method is None:
-                        raise  # whatever is wrong is not the method's doing
+                        raise
                     one = replace(one, note=f"{type(error).__name__}: {error}")
                 else:
                     models[name], log_probs[name] = candidate, found
@@ -175,7 +175,7 @@ def _prepared(
     model: nn.Module,
     example: Any,
     plain: Cost,
-    limits: Mapping[str, float],
+    limits: dict[str, float],
     samples: int,
 ) -> tuple[nn.Module | None, Tried, int]:
     """A copy of the model under a method with its costs and sample count, or None and the reason."""
@@ -201,11 +201,11 @@ def _prepared(
 
 
 def _scaled(plain: nn.Module, val: Any) -> tuple[nn.Module | None, Tried]:
-    """A copy of the trained plain network at the temperature that suits ``val``, or None and the reason."""
+    """A copy of the trained plain network at a temperature fitted to ``val``, or None and the reason."""
     model, one = copy.deepcopy(plain), Tried(SCALED, None)
     try:
         with warnings.catch_warnings():
-            # held-out data that tell no temperature leave it at 1, which is the plain network
+            # if held-out data do not determine a temperature it stays at 1
             warnings.simplefilter("ignore", LeanBayesWarning)
             calibrate_(model, val, samples=1, progress=False)
     except LeanBayesError as error:
@@ -214,15 +214,9 @@ def _scaled(plain: nn.Module, val: Any) -> tuple[nn.Module | None, Tried]:
 
 
 def _measured(one: Tried, found: Tensor, plain: Tensor, seconds: float) -> Tried:
-    gain = found - plain
-    return replace(
-        one,
-        seconds=round(seconds, 1),
-        nll=-float(found.mean()),
-        nll_error=_error(found),
-        gain=float(gain.mean()),
-        gain_error=_error(gain),
-    )
+    gain, nll = found - plain, -float(found.mean())
+    errors: Any = {"nll_error": _error(found), "gain_error": _error(gain)}
+    return replace(one, seconds=round(seconds, 1), nll=nll, gain=float(gain.mean()), **errors)
 
 
 def _error(values: Tensor) -> float:
@@ -230,7 +224,7 @@ def _error(values: Tensor) -> float:
 
 
 def _log_probs(model: nn.Module, val: Any, samples: int, seed: int) -> Tensor:
-    """log p(y | x) of every datum."""
+    """The log-likelihood log p(y | x) of every datum."""
     found = []
     for batch in stream(val):
         inputs, targets = batches.split(batch)
@@ -240,7 +234,7 @@ def _log_probs(model: nn.Module, val: Any, samples: int, seed: int) -> Tensor:
 
 
 def _example(val: Any) -> Any:
-    """The inputs of a first batch, of two data at most."""
+    """The inputs of the first batch, at most two data."""
     for batch in stream(val):
         inputs, targets = batches.split(batch)
         if targets is None:
@@ -250,7 +244,7 @@ def _example(val: Any) -> Any:
 
 
 def _limits(budget: Any) -> dict[str, float]:
-    """The budget by name; parameters and training where it is one number."""
+    """The budget by name; one number is for parameters and training."""
     hint = 'pass "2x", 2.0 or {"parameters": 2, "training": 3, "prediction": 16}'
     if isinstance(budget, Mapping):
         unknown = [name for name in budget if name not in MEASURES]
@@ -273,6 +267,6 @@ def _method(name: str, value: Any) -> Method:
 
 
 def _named(methods: list[Method]) -> dict[str, Method]:
-    """Methods by their class; by all their settings where a class occurs twice."""
+    """Methods by the name of their class, or by their repr if a class occurs twice."""
     kinds = [type(method).__name__ for method in methods]
     return {kind if kinds.count(kind) == 1 else str(m): m for kind, m in zip(kinds, methods, strict=True)}

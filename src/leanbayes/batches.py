@@ -53,11 +53,11 @@ def split(batch: Any) -> tuple[Any, Any]:
 
 
 class LatentOutput(NamedTuple):
-    """What a model with latent variables of each datum returns.
+    """The output of a model with latent variables of each datum.
 
-    outputs: (batch, ...), what a likelihood reads. kl: (batch,), KL(q(z | x) || p(z)) of each datum, which `ELBO`
-    averages over the batch and does not divide by the number of data.
-    targets: what the outputs are compared with in place of the labels: the inputs, where these are reconstructed.
+    outputs: (batch, ...), for the likelihood. kl: (batch,), KL(q(z | x) || p(z)) of each datum, which `ELBO` averages
+    over the batch and does not divide by the number of data.
+    targets: replace the labels if given, such as the inputs that are reconstructed.
     """
 
     outputs: Tensor
@@ -66,9 +66,9 @@ class LatentOutput(NamedTuple):
 
 
 class TaughtOutput(NamedTuple):
-    """What a model returns whose outputs are compared with a teacher's samples (batch, S, classes), not with labels.
+    """The output of a student, compared with a teacher's samples (batch, S, classes) in place of labels.
 
-    and_labels: the labels are appended to the samples (`with_labels`).
+    and_labels: append the labels to the samples (`with_labels`).
     """
 
     outputs: Tensor
@@ -79,15 +79,15 @@ class TaughtOutput(NamedTuple):
 class SeesTargets(nn.Module):
     """Base of models whose approximate posterior reads the target, such as a probabilistic U-Net.
 
-    In training mode `fit` calls them with ``targets=``; in evaluation mode they are called with their inputs alone, so
-    that `predict`, `evaluate` and validation cannot hand them a label.
+    In training mode `fit` calls them with ``targets=``; in evaluation mode they get their inputs alone, so that no
+    prediction or validation can see a label.
     """
 
 
 def call(model: nn.Module, inputs: Any, targets: Any = None) -> Any:
-    """Call a model the way its inputs ask for: a mapping by keyword, a tuple by position, a tensor alone.
+    """Call a model with a mapping by keyword, a tuple by position, or a tensor alone.
 
-    targets: handed to a model that `SeesTargets`, in training mode only.
+    targets: for models that are `SeesTargets`, in training mode only.
     """
     also = {"targets": targets} if targets is not None and isinstance(model, SeesTargets) and model.training else {}
     if isinstance(inputs, Mapping):
@@ -98,7 +98,7 @@ def call(model: nn.Module, inputs: Any, targets: Any = None) -> Any:
 
 
 def targets_of(output: Any, targets: Any) -> Any:
-    """What an output is compared with: what the model says it describes, or the labels."""
+    """The targets of an output: its own, or the labels."""
     own = output.targets if isinstance(output, (LatentOutput, TaughtOutput)) else None
     if isinstance(output, TaughtOutput) and output.and_labels:
         return with_labels(output.targets, targets)
@@ -133,7 +133,7 @@ def output_tensor(output: Any) -> Tensor:
 
 
 def size(inputs: Any) -> int:
-    """The number of data in a batch of inputs."""
+    """The number of data in a batch."""
     first = first_tensor(inputs)
     if first.ndim == 0:
         raise DataError("expected inputs with a batch dimension, received a scalar")
@@ -142,17 +142,15 @@ def size(inputs: Any) -> int:
 
 def first_tensor(inputs: Any) -> Tensor:
     """The first tensor among the inputs."""
-    values = (
-        inputs.values() if isinstance(inputs, Mapping) else inputs if isinstance(inputs, (tuple, list)) else [inputs]
-    )
-    for value in values:
+    several = isinstance(inputs, (Mapping, tuple, list))
+    for value in (inputs.values() if isinstance(inputs, Mapping) else inputs) if several else [inputs]:
         if isinstance(value, Tensor):
             return value
     raise DataError(f"expected a tensor, or a tuple or mapping of tensors, received {type(inputs).__name__}")
 
 
 def to(inputs: Any, device: torch.device | str) -> Any:
-    """Inputs or targets on a device, whatever their nesting."""
+    """Inputs or targets on a device, however nested."""
     return map_tensors(lambda t: t.to(device), inputs)
 
 
@@ -162,12 +160,12 @@ def rows(inputs: Any, start: int, stop: int) -> Any:
 
 
 def map_tensors(function: Any, value: Any) -> Any:
-    """The same nested tuples, lists and mappings, a function applied to every tensor in them."""
+    """The same nesting of tuples, lists and mappings, with a function applied to every tensor."""
     return _mapped(lambda leaf: function(leaf) if isinstance(leaf, Tensor) else leaf, value)
 
 
 def leaves(value: Any, name: str = "") -> Iterator[tuple[str, Any]]:
-    """Everything in nested tuples, lists and mappings, each with the last key above it.
+    """All values in nested tuples, lists and mappings, each with the innermost key above it.
 
     >>> list(leaves({"a": (1, [2]), "b": 3}))
     [('a', 1), ('a', 2), ('b', 3)]
@@ -190,9 +188,9 @@ def accept(
     error: checks.Error = DataError,
     arguments: bool = False,
 ) -> Any:
-    """The data with arrays turned into tensors; refused, before anything is computed, where it holds none.
+    """The data with arrays converted to tensors; refused before anything is computed if they are of no known kind.
 
-    arguments: whether a tuple or mapping holds the arguments of a model, with other values beside tensors.
+    arguments: whether a tuple or mapping holds the arguments of a model, which need not be tensors.
 
     >>> import numpy as np
     >>> [part.dtype for part in accept((np.zeros((2, 3)), np.array([0, 1])))]
@@ -205,10 +203,9 @@ def accept(
         return data
     if isinstance(data, (str, bytes, nn.Module, type)) or not (isinstance(data, Iterable) or _is_array(data)):
         checks.refuse(name, KINDS, data, error)
+    is_nested = isinstance(data, (tuple, list, Mapping)) or _is_array(data)
     try:
-        data = (
-            _tensors(data, _precision(model)) if isinstance(data, (tuple, list, Mapping)) or _is_array(data) else data
-        )
+        data = _tensors(data, _precision(model)) if is_nested else data
     except (TypeError, ValueError) as problem:  # of numpy: text, objects
         raise error(f"{name}: expected arrays of numbers ({problem})") from problem
     for part in _parts(data) if is_table(data) else ():
@@ -244,7 +241,7 @@ def stream(data: Any) -> Iterator[Any]:
 
 
 def length(data: Any) -> int | None:
-    """How many data there are, where that can be known without going through them.
+    """The number of data, if it is known without reading them all, else None.
 
     >>> length((torch.zeros(600, 2), torch.zeros(600))), length(iter([]))
     (600, None)
@@ -262,13 +259,13 @@ def length(data: Any) -> int | None:
             return len(data)  # type: ignore[arg-type]
         if isinstance(data, (list, tuple)):
             return sum(size(split(batch)[0]) for batch in data)
-    except Exception:  # a sampler or a batch of the user's own may refuse; the loop over it will say why
+    except Exception:  # of the user's sampler or batch; reading the data will raise it again
         return None
     return None
 
 
 def is_table(data: Any) -> bool:
-    """Whether these are whole tensors with a row a datum, rather than batches.
+    """Whether the data are whole tensors with a row per datum, rather than batches.
 
     >>> is_table((torch.zeros(2), torch.zeros(2))), is_table([torch.zeros(2)])
     (True, False)
@@ -297,7 +294,7 @@ class Columns(Dataset):
 
 
 class Watching:
-    """An iterable of the batches of other data, which are as many as those."""
+    """An iterable over the batches of other data, with the same length."""
 
     watched: Any
 
@@ -316,7 +313,7 @@ def _precision(model: nn.Module | None) -> torch.dtype:
 
 
 def _tensors(value: Any, dtype: torch.dtype) -> Any:
-    """The same with tensors in the place of arrays, whatever the nesting."""
+    """The same nesting with arrays converted to tensors."""
 
     def tensor(leaf: Any) -> Any:
         if not _is_array(leaf):
@@ -328,7 +325,7 @@ def _tensors(value: Any, dtype: torch.dtype) -> Any:
 
 
 def _mapped(function: Callable[[Any], Any], value: Any) -> Any:
-    """The same nesting, a function applied to its leaves; tuples and lists in which nothing changes stay themselves."""
+    """The same nesting with a function applied to its leaves; unchanged tuples and lists stay the same objects."""
     if isinstance(value, Mapping):
         return {key: _mapped(function, part) for key, part in value.items()}
     if not isinstance(value, (tuple, list)):

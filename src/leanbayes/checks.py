@@ -43,12 +43,12 @@ def whole_number(
 
 
 def samples(value: Any, *, error: Error = ConfigError) -> int:
-    """How many samples to draw: their numbers are kept in lists, so a slip of the keyboard must not fill the memory."""
+    """The number of samples, limited so that a typing error does not fill the memory."""
     return whole_number("samples", whole_number("samples", value, error=error), at_most=MOST_SAMPLES, error=error)
 
 
 def label(name: str, value: Any, *, error: Error = ConfigError) -> int:
-    """A whole number that a tensor of labels can hold."""
+    """A whole number that fits a tensor of labels."""
     return whole_number(name, value, at_least=-(2**63), at_most=2**63 - 1, error=error)
 
 
@@ -87,7 +87,7 @@ def probability(name: str, value: Any, *, error: Error = ConfigError, hint: str 
 
 
 def flag(name: str, value: Any, *, error: Error = ConfigError) -> bool:
-    """True or False, and nothing that is merely like them.
+    """True or False; other types are refused.
 
     >>> flag("progress", "no")
     Traceback (most recent call last):
@@ -127,7 +127,7 @@ def seed(value: Any, name: str = "seed", *, error: Error = ConfigError) -> int:
 def iterable_of(
     name: str, value: Any, what: str, check: Callable[[str, Any], Any], *, error: Error = ConfigError, hint: str = ""
 ) -> list[Any]:
-    """The elements of an iterable that is neither text nor a mapping, each as ``check(name, element)`` returns it.
+    """The elements of an iterable, not text or a mapping, each as ``check(name, element)`` returns it.
 
     >>> iterable_of("levels", 0.5, "levels", probability, hint="try (0.5, 0.9)")
     Traceback (most recent call last):
@@ -180,17 +180,17 @@ def path(name: str, value: Any, *, error: Error = ConfigError) -> Path:
 
 
 def option(name: str) -> str:
-    """A field as it is typed on the command line."""
+    """The name of a field on the command line."""
     return "--" + name.replace("_", "-")
 
 
 def refuse(name: str, wanted: str, value: Any, error: Error = ConfigError, hint: str = "") -> NoReturn:
-    """Raise the error that says what was expected, what was received, and what to do next."""
+    """Raise an error with what was expected, what was received, and a hint."""
     raise error(f"{name}: expected {wanted}, received {short(value)}{f'; {hint}' if hint else ''}") from None
 
 
 def short(value: Any) -> str:
-    """What a message calls a value: the start of its repr, or its type where that has several lines or is an error."""
+    """A value in a message: its repr, shortened, or its type if the repr has several lines or fails."""
     kind = type(value)
     try:
         is_array = hasattr(kind, "shape") and not isinstance(value, numbers.Number)

@@ -193,7 +193,7 @@ def check_whole(
     optional: bool = False,
     hint: str = "",
 ) -> None:
-    """The field is a whole number within bounds, or None where that is an option."""
+    """The field is a whole number within bounds, or None if ``optional``."""
     if not (optional and vars(config)[field] is None):
         _check(config, field, checks.whole_number, at_least=at_least, at_most=at_most, hint=hint)
 

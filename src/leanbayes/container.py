@@ -122,7 +122,7 @@ def _header(file: BinaryIO, where: str) -> tuple[dict[str, Any], dict[str, Any]]
 
 
 def _span(entry: dict[str, Any], message: str) -> tuple[int, int]:
-    """Where a tensor lies in the file, as many bytes as dtype and shape say."""
+    """The start and end of a tensor in the file, checked against its dtype and shape."""
     dtype, shape, span = (entry.get(key) for key in ("dtype", "shape", "data_offsets"))
     if not (isinstance(dtype, str) and _whole(shape) and _whole(span) and len(span) == 2 and len(shape) <= 64):  # type: ignore[arg-type]
         raise ArtifactError(f"{message}: expected dtype, shape and data_offsets, received others")
@@ -143,7 +143,7 @@ def _values(header: bytes | bytearray) -> int:
 
 
 def _document(entries: dict[str, Any], where: str) -> dict[str, Any]:
-    """The JSON that `pack` put into the header; refused where it is not ours or newer than this code."""
+    """The JSON that `pack` put into the header; refused if it is of another program or a newer version."""
     text = entries.get("__metadata__", {}).get(_KEY)
     if not isinstance(text, str):
         raise ArtifactError(
@@ -175,7 +175,7 @@ def _json(text: str | bytes, message: str) -> Any:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """A mapping; a key that stands in it twice means different things to different readers."""
+    """A mapping; duplicate keys are refused, since readers disagree on them."""
     made = dict(pairs)
     if len(made) < len(pairs):
         raise ValueError("a key stands twice")

@@ -1,4 +1,4 @@
-"""One base error, one base warning; every message says what was expected, what came, and what to do next."""
+"""Errors and the warning of leanbayes; messages say what was expected, what was received, and what to do."""
 
 
 class LeanBayesError(Exception):
@@ -10,7 +10,7 @@ class ConfigError(LeanBayesError, ValueError):
 
 
 class ConversionError(LeanBayesError, ValueError):
-    """A model cannot be converted (or restored) as asked; it has not been touched."""
+    """A model cannot be converted or restored; it has not been changed."""
 
 
 class DataError(LeanBayesError, ValueError):
@@ -22,7 +22,7 @@ class TrainingError(LeanBayesError, RuntimeError):
 
 
 class PredictionError(LeanBayesError, RuntimeError):
-    """A prediction cannot be made as asked."""
+    """A prediction cannot be made."""
 
 
 class EvaluationError(LeanBayesError, ValueError):

@@ -26,7 +26,7 @@ _KINDS = {
 
 
 def plain(value: Any) -> Any:
-    """A result as JSON has it: numbers that are not finite become null.
+    """A result for JSON: numbers that are not finite become None.
 
     >>> plain({"loss": float("nan"), "rows": [1.0]})
     {'loss': None, 'rows': [1.0]}
@@ -39,13 +39,12 @@ def plain(value: Any) -> Any:
 
 
 def write_bytes(path: str | os.PathLike[str], data: bytes, *, keep_previous: bool = False) -> Path:
-    """Write a file atomically: a temporary one in the same directory, fsync, rename over the target.
+    """Write a file atomically: a temporary file in the same directory, fsync, rename over the target.
 
-    Whoever reads the path, at any moment and after a crash at any moment, sees the old content or the new one, never
-    a mixture. A symbolic link is followed; the permissions of a file that is replaced are kept. Whatever is no ordinary
-    file (a directory, a device, a pipe) is refused.
+    After a crash, and for readers at any moment, the file has the old or the new content. Symbolic links are followed;
+    the permissions of a replaced file are kept. Directories, devices and pipes are refused.
 
-    keep_previous: the file that is replaced stays beside the new one, under `previous(path)`.
+    keep_previous: keep the replaced file beside the new one as `previous(path)`.
 
     >>> import tempfile, pathlib
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -56,7 +55,7 @@ def write_bytes(path: str | os.PathLike[str], data: bytes, *, keep_previous: boo
     target = check_directory(path)
     temporary, spare = (target.parent / f"{_stem(target)}.{secrets.token_hex(4)}.tmp" for _ in range(2))
     try:
-        with open(temporary, "xb") as file:  # not mkstemp: its 0o600 surprises whoever shares a folder
+        with open(temporary, "xb") as file:  # not mkstemp, whose mode 0o600 does not suit shared folders
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -93,7 +92,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> Path:
 
 
 def previous(path: str | os.PathLike[str]) -> Path:
-    """Where `write_bytes` keeps the file that it replaced.
+    """The path at which `write_bytes` keeps the replaced file.
 
     >>> previous("run.ckpt").name
     'run.ckpt.previous'
@@ -103,9 +102,9 @@ def previous(path: str | os.PathLike[str]) -> Path:
 
 
 def check_target(path: Any) -> Path:
-    """The file that writing to a path makes or replaces, links followed; refused where it is no ordinary file.
+    """The file that writing to a path creates or replaces, with links followed; refused if it is no ordinary file.
 
-    Call it before a long computation whose result is written; only a missing directory is left to `write_bytes`.
+    Call it before a long computation; a missing directory is only refused by `check_directory` and `write_bytes`.
 
     >>> check_target("/dev/null")
     Traceback (most recent call last):
@@ -136,7 +135,7 @@ def check_target(path: Any) -> Path:
 
 
 def check_directory(path: Any) -> Path:
-    """As `check_target`; a directory that is missing is refused as well."""
+    """`check_target`, and a missing directory is refused too."""
     target = check_target(path)
     if not target.parent.is_dir():
         raise ArtifactError(
@@ -147,7 +146,7 @@ def check_directory(path: Any) -> Path:
 
 
 def name_of(path: Any) -> str:
-    """A path as text, for messages; whatever cannot be a path is refused."""
+    """A path as text for messages; other types are refused."""
     try:
         text = os.fsdecode(path)
     except TypeError as error:
@@ -158,7 +157,7 @@ def name_of(path: Any) -> str:
 
 
 def writable_kind(path: str | os.PathLike[str]) -> bool:
-    """Whether there is an ordinary file at the path, or nothing yet.
+    """Whether the path is an ordinary file or does not exist.
 
     >>> writable_kind(os.devnull), writable_kind("."), writable_kind("no such file")
     (False, False, True)
@@ -167,7 +166,7 @@ def writable_kind(path: str | os.PathLike[str]) -> bool:
 
 
 def remove_leftovers(path: str | os.PathLike[str]) -> None:
-    """Remove the temporary files that killed writers left beside a file; for whoever is its only writer.
+    """Remove the temporary files of killed writers beside a file; only its single writer may call it.
 
     >>> import tempfile, pathlib
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -177,7 +176,7 @@ def remove_leftovers(path: str | os.PathLike[str]) -> None:
     []
     """
     target = Path(os.path.realpath(path))
-    # exactly the names above: ".run.big.0a1b2c3d.tmp" belongs to another file, whose writer may be at work
+    # exactly the names of `write_bytes`: ".run.big.0a1b2c3d.tmp" belongs to another file
     leftover = re.compile(rf"{re.escape(_stem(target))}\.[0-9a-f]{{8}}\.tmp")
     with contextlib.suppress(OSError):
         for name in os.listdir(target.parent):
@@ -187,7 +186,7 @@ def remove_leftovers(path: str | os.PathLike[str]) -> None:
 
 
 def _stem(target: Path) -> str:
-    """How the names of a file's temporary files begin; no two files of a directory have the same."""
+    """The start of the names of a file's temporary files, unique in its directory."""
     encoded = os.fsencode(target.name)
     if len(encoded) <= _LONGEST:
         return f".{target.name}"
@@ -195,7 +194,7 @@ def _stem(target: Path) -> str:
 
 
 def _sync_directory(directory: Path) -> None:
-    """Make the rename itself survive a power cut, where the platform can (Windows cannot open directories)."""
+    """Sync the directory, so that the rename survives a power failure (not possible on Windows)."""
     with contextlib.suppress(OSError, AttributeError):
         handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
         try:

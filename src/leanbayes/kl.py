@@ -51,7 +51,7 @@ def kl(q: Posterior, p: Prior, approximation: str | None = None, samples: int | 
 
 
 def kl_kind(q: Posterior, p: Prior, approximation: str | None = None) -> Kind:
-    """What `kl` gives for the pair: "exact", "approximation", "up to a constant" or "monte carlo".
+    """The kind of `kl` for the pair: "exact", "approximation", "up to a constant" or "monte carlo".
 
     >>> from leanbayes.posteriors import Gaussian
     >>> q = Gaussian.from_tensor(torch.zeros(2))
@@ -137,29 +137,26 @@ def _compiled(term: Term) -> Compiled | None:
 
 
 def random_weights(model: nn.Module) -> int:
-    """How many numbers of a model have a term in `kl_sum`, each counted once.
+    """The number of values of a model that have a term in `kl_sum`.
 
     >>> random_weights(nn.Linear(2, 2))
     0
     """
-    sizes: dict[int, int] = {}
-    for layer in with_method(model, "kl_terms"):
-        for one, _ in layer.kl_terms():
-            sizes[id(one)] = (
-                one.active().like.numel()
-                if isinstance(one, Posterior)
-                else sum(p.numel() for p in one.parameters())
-                if isinstance(one, nn.Module)
-                else one.numel()
-            )
-    return sum(sizes.values())
+
+    def size(q: Any) -> int:
+        if isinstance(q, Posterior):
+            return q.active().like.numel()
+        return sum(p.numel() for p in q.parameters()) if isinstance(q, nn.Module) else q.numel()
+
+    found = {id(q): q for layer in with_method(model, "kl_terms") for q, _ in layer.kl_terms()}
+    return sum(map(size, found.values()))
 
 
 def unscaled_sum(model: nn.Module) -> Tensor | None:
-    """What joins the loss as it is, not divided by the number of data; None where there is nothing.
+    """The sum of terms that the loss does not divide by the number of data; None if there are none.
 
-    A latent that is drawn anew for every batch (the widths of a nested network) pays its KL a batch, not once for all
-    data. A module takes part by a method ``unscaled_terms()`` yielding scalars that it has weighed.
+    A latent that is drawn for every batch (the widths of a nested network) has a KL per batch. A module takes part by a
+    method ``unscaled_terms()`` yielding weighted scalars.
 
     >>> unscaled_sum(nn.Linear(2, 2)) is None
     True
@@ -174,10 +171,10 @@ def unscaled_sum(model: nn.Module) -> Tensor | None:
 def register_kl(
     q: type, p: type, *, kind: Kind, name: str | None = None, form: str | None = None
 ) -> Callable[[Rule], Rule]:
-    """Make ``rule(q, p, samples)`` the KL of a pair of classes and of their subclasses; a pair's first is its default.
+    """Make ``rule(q, p, samples)`` the KL of two classes and their subclasses; the first rule of a pair is its default.
 
-    A rule for the prior's own class wins over one for a base of it, whatever the posterior; then the same for q.
-    form: what the kernels call it, for the rules of this file that they have too.
+    A rule for the prior's own class has precedence over one for a base class, then the same for q.
+    form: the name of the rule in the kernels, if they have it too.
     """
 
     def record(rule: Rule) -> Rule:

@@ -64,7 +64,7 @@ class _Settled(NamedTuple):
 
 
 def kernels_serve() -> bool:
-    """Whether there are kernels, and nothing looks at single operations."""
+    """Whether there are kernels, and no mode that traces single operations is on."""
     return not (
         torch.compiler.is_compiling()
         or torch._C._functorch.maybe_current_level() is not None  # type: ignore[attr-defined]
@@ -77,7 +77,7 @@ def kernels_serve() -> bool:
 def compiled(
     q: Posterior, kind: type[Posterior], form: str, rule: Callable[[Any, Any, int], Tensor], prior: Any, rows: int
 ) -> Compiled | None:
-    """How the kernels compute a KL, or None where they do not: other laws, precisions, devices and layouts."""
+    """How the kernels compute a KL, or None for other distributions, dtypes, devices and layouts."""
     names, parameters = tuple(q._parameters), tuple(q._parameters.values())
     if kind not in (Gaussian, ZeroMeanGaussian, MultiplicativeGaussian) or not _alike(parameters):
         return None

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def attach(package: str, modules: Mapping[str, str]) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
-    """What a package's ``__getattr__``, ``__dir__`` and ``__all__`` have to be for its names to load lazily.
+    """The ``__getattr__``, ``__dir__`` and ``__all__`` of a package whose names load lazily.
 
     modules: the modules of the package, each with the names that it holds, separated by spaces.
 

@@ -1,4 +1,4 @@
-"""Modules that have moved: their old names still import, with a DeprecationWarning. No torch here."""
+"""Old names of modules that have moved, which still import with a DeprecationWarning. No torch here."""
 
 from __future__ import annotations
 
@@ -18,10 +18,12 @@ MODULES = {
     "compress.slicing": "convert.slicing",
     "compress.zero_means": "methods.variance.zero_means",
     "evaluate.asking": "evaluation.stages",
+    "evaluate.corruption": "evaluation.corruption_sweep",
     "evaluate.feed": "feed",
     "evaluate.findings": "evaluation.summary",
     "evaluate.several": "evaluation.several_models",
     "evaluate.stages": "evaluation.resume",
+    "evaluation.corruption": "evaluation.corruption_sweep",
     "layers.channel_noise": "methods.structured_pruning.layer",
     "layers.dropout": "methods.dropout.layer",
     "layers.ensemble": "methods.ensemble.layer",
@@ -42,6 +44,7 @@ MODULES = {
     "methods.sparse.alternation": "methods.sparse.mask_updates",
     "methods.sparse_subspace": "methods.sparse.config",
     "methods.sparse_training": "methods.sparse.config",
+    "models.auto": "models.for_data",
     "posteriors.assignment": "methods.patch.assignment",
     "posteriors.criteria": "methods.sparse.criteria",
     "posteriors.log_normal": "methods.structured_pruning.posterior",

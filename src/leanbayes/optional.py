@@ -1,4 +1,4 @@
-"""Packages that are installed with an extra: they are imported where they are needed, and missed with a clear error."""
+"""Importing optional packages where they are needed, with an error that names the extra."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ ESTIMATORS: tuple[str, ...] = get_args(Estimator)
 
 
 class Site(nn.Module):
-    """A random site: a module that draws noise. Base of posteriors, masks and whatever else is random.
+    """A random site: a module that draws noise. Base of posteriors, masks and other random modules.
 
     is_site: False where another module draws for it, as the assignment of a mixture does.
     has_mean: False where a pass at the means is meaningless; no_mean then says why, for an error message.
@@ -54,7 +54,7 @@ class Site(nn.Module):
         raise NotImplementedError
 
     def of_sample(self, seed: int, number: int, sample: int) -> Tensor:
-        """The noise in one sample: a function of (seed, number of the site, sample) and of nothing else."""
+        """The noise in one sample: a function of (seed, number of the site, sample) alone."""
         return independent(self, seed, number, sample)
 
     def of_samples(self, seed: int, number: int, samples: Sequence[int], balanced: bool | None = None) -> Tensor:
@@ -68,14 +68,14 @@ class Site(nn.Module):
         return torch.stack([-first if second else first for first, second in pairs])
 
     def noise_kind(self) -> tuple[Any, ...] | None:
-        """(law, shape, ...): all that its noise depends on besides (seed, number, sample); None where it is not known.
+        """(distribution, shape, ...): everything its noise depends on besides (seed, number, sample), or None.
 
         Noise of a known kind is kept from one prediction to the next.
         """
         return None
 
     def cycle(self, balanced: bool | None = None, alone: bool = True) -> int | None:
-        """After how many samples nothing new comes, or None. alone: whether the model has no other site."""
+        """The number of samples after which they repeat, or None. alone: whether the model has no other site."""
         return None
 
     def states(self) -> tuple[int, float]:
@@ -163,7 +163,7 @@ def kept_scales() -> Iterator[None]:
 
 @contextlib.contextmanager
 def prepared(values: Callable[[Site], Tensor | None]) -> Iterator[None]:
-    """Take draws of posteriors from a function in a block; where it has none, they are made of their noise as usual."""
+    """Take draws of posteriors from a function in a block; if it returns None they are made from noise as usual."""
     before, context.values = context.values, values
     try:
         yield
@@ -179,7 +179,7 @@ def value(posterior: Any) -> Tensor:
 
 
 def handed_over(site: Site) -> Tensor | None:
-    """The noise that the context has for a site; None where the site is to draw by itself."""
+    """The noise of a site in the context, or None if the site has to draw."""
     check_forward(site)
     if context.watch is not None:
         context.watch(site)
@@ -203,7 +203,7 @@ def has_means(model: nn.Module) -> bool:
 
 
 def taking_part(model: nn.Module) -> Iterator[nn.Module]:
-    """The modules of a model that a draw concerns: all but the members of an ensemble whose turn it is not."""
+    """The modules that a pass of a model uses: all except the resting members of an ensemble."""
     found = modules(model)
     resting = [member for layer in _with(found, "resting_members") for member in layer.resting_members]
     out = {id(part) for member in resting for part in modules(member)}
@@ -227,12 +227,12 @@ def laid_out(model: nn.Module, seed: int, sample: int) -> dict[int, Tensor]:
 
 
 def noise_of(site: Site, seed: int, number: int, sample: int) -> Tensor:
-    """The noise of one site in one sample: a function of (seed, site number, sample) and of nothing else."""
+    """The noise of one site in one sample: a function of (seed, site number, sample) alone."""
     return site.of_sample(seed, number, sample)
 
 
 def independent(site: Site, seed: int, number: int, sample: int) -> Tensor:
-    """The noise of one site in one sample, drawn by itself, laid out or not.
+    """The noise of one site in one sample, independent of other samples, laid out or not.
 
     Drawn on the CPU, so that a seed means the same on every device.
     """

@@ -41,7 +41,7 @@ yacht and energy its density was worse, and its 95 % intervals covered all of ya
 
 
 class _BayesEstimator(BaseEstimator):
-    """What both estimators share: standardise, build, convert, fit."""
+    """The base of both estimators: standardise, build, convert, fit."""
 
     def __init__(
         self,

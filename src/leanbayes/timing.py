@@ -1,4 +1,4 @@
-"""Comparing the time of several things: they take turns, so that a slow phase of the machine affects all of them."""
+"""Comparing times: the compared functions run in turns, so that a slow phase of the machine affects all of them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,9 @@ from torch.optim import Optimizer
 def in_turns(
     work: Mapping[str, Callable[[], Any]], turns: int, clock: Callable[[], float] | None = None
 ) -> dict[str, list[float]]:
-    """Seconds of each, turn by turn; a first turn, which pays for memory and code that are new, is not counted.
+    """Seconds of each function, by turn, without a first turn that allocates memory and loads code.
 
-    clock: `time.thread_time` for work on one thread, where others want the processor too.
-
+    clock: `time.thread_time` for single-threaded work on a busy machine.
     >>> found = in_turns({"a": lambda: None, "b": lambda: None}, turns=3)
     >>> [len(seconds) for seconds in found.values()]
     [3, 3]
@@ -60,7 +59,7 @@ def times_as_long(others: Sequence[float], own: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Ratio:
-    """How many times as long something takes: the median over turns, and an interval that has it 19 times in 20.
+    """How many times as long something takes: the median over turns, and its 95 % interval.
 
     >>> str(Ratio(2.114, 2.06, 2.2))
     '2.11x (2.06 to 2.20)'
@@ -75,11 +74,10 @@ class Ratio:
 
 
 def ratio(others: Sequence[float], own: Sequence[float]) -> Ratio:
-    """How many times as long the others took, turn by turn; the interval needs no assumption but independent turns.
+    """How many times as long the others took; the interval assumes only that turns are independent.
 
-    The k-th smallest and the k-th largest of n ratios enclose the median unless fewer than k of them are on one side of
-    it, as the number of heads among n coins. Of five turns or fewer, the interval is all that was seen.
-
+    The k-th smallest and largest of n ratios enclose the median unless fewer than k of them are on one side of it, as
+    heads among n coins. For five turns or fewer the interval is their range.
     >>> ratio([2.0, 6.0, 3.0], [1.0, 2.0, 1.0])
     Ratio(median=3.0, low=2.0, high=3.0)
     """

@@ -27,7 +27,7 @@ _watched: weakref.ref[Any] | None = None  # the event loop that will call `_task
 
 
 class Turn:
-    """Holds the lock for a block, a prediction say, and calls its ``undo`` when it ends.
+    """Holds the lock for a block, such as a prediction, and calls its ``undo`` when it ends.
 
     model: given by a block that changes the modes of this model.
     """
@@ -81,7 +81,7 @@ class Turn:
 
 @contextlib.contextmanager
 def training() -> Iterator[None]:
-    """Mark this thread as the one that trains; refused where another one does. Predictions that have begun may end."""
+    """Mark this thread as the one that trains; refused if another one does. Running predictions may end."""
     global _trainer
     with lock:
         before, me = _trainer, threading.get_ident()

@@ -1,4 +1,4 @@
-"""The modules of a model: what every step and every prediction looks at several times."""
+"""Fast traversal of the modules of a model."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 
 def compiled(model: nn.Module) -> bool:
-    """Whether torch.compile has taken the model or a part of it: hooks would become part of what it compiles."""
+    """Whether torch.compile has compiled the model or a part of it, which hooks would become part of."""
     return any("_orig_mod" in m._modules or m._compiled_call_impl is not None for m in modules(model))
 
 

@@ -10,7 +10,7 @@ import torch
 
 from leanbayes.config import from_dict, to_dict
 from leanbayes.errors import ConfigError, EvaluationError, LeanBayesWarning
-from leanbayes.evaluation.corruption import (
+from leanbayes.evaluation.corruption_sweep import (
     Corruptions,
     ce,
     cells,

@@ -4,7 +4,7 @@ import torch
 from leanbayes.data import DataSet, load
 from leanbayes.errors import ConfigError
 from leanbayes.models import build, convnet
-from leanbayes.models.auto import fitting
+from leanbayes.models.for_data import fitting
 
 
 @pytest.mark.parametrize("size", [2, 3, 8, 28])

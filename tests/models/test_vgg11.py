@@ -12,7 +12,7 @@ from torch import nn
 from leanbayes import models
 from leanbayes.data import DataSet
 from leanbayes.errors import ConfigError
-from leanbayes.models.auto import fitting
+from leanbayes.models.for_data import fitting
 
 
 def _by_hand(widths: list[int], hidden: int, classes: int, pixels: int = 1) -> int:

@@ -1,4 +1,4 @@
-"""Loading a model: everything a file says is checked before the model is touched, and no code in it is run."""
+"""Loading a model: a file is checked before the model is changed, and no code in it is run."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def load(path: str | os.PathLike[str], *, into: nn.Module, allow_nonfinite: bool
 
 
 def inspect(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """What a file says about itself: its header alone is read, so damage to the tensors is not noticed.
+    """The header of a file; the tensors are not read, so damage to them is not noticed.
 
     >>> import tempfile
     >>> import leanbayes as lb
@@ -213,7 +213,7 @@ def _add_masks(model: nn.Module, full: dict[str, Tensor]) -> None:
 
 @contextlib.contextmanager
 def _undone_on_error(model: nn.Module, present: dict[str, Tensor], where: str) -> Iterator[None]:
-    """Put structure and values of a model back if the block fails, and say so in an ArtifactError."""
+    """Restore structure and values of a model if the block fails, and raise an ArtifactError."""
     structure = [(m, dict(vars(m)), dict(m._modules), dict(m._buffers)) for m in model.modules()]
     own = {id(tensor): tensor.detach() for tensor in present.values()}.values()
     values = [(tensor, tensor.clone()) for tensor in own]

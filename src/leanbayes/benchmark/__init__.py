@@ -1,4 +1,4 @@
-"""What methods cost on a network and a machine of the user's own: training steps and predictions, timed in turns."""
+"""The cost of methods on the user's network and machine: training steps and predictions, timed in turns."""
 
 from .result import Benchmark, Scaling, Timed
 from .run import benchmark, scaling

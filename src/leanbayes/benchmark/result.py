@@ -40,7 +40,7 @@ class Timed:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """What methods cost on one network; printing it gives the table.
+    """The costs of methods on one network; printing gives the table.
 
     rows: the plain network first. settings: what the times depend on. notes: what to know about them.
     """

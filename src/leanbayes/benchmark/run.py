@@ -179,7 +179,7 @@ def _method(name: str, value: Any) -> Method:
 
 
 def _names(methods: list[Method]) -> list[str]:
-    """The class of each; with its settings where a class occurs twice."""
+    """The class of each method, or its repr if a class occurs twice."""
     kinds = [type(method).__name__ for method in methods]
     return [kind if kinds.count(kind) == 1 else str(m) for kind, m in zip(kinds, methods, strict=True)]
 
@@ -204,7 +204,7 @@ def _converted(
 
 
 def _work(models: Mapping[str, nn.Module], plain: nn.Module, inputs: Any, task: Any, samples: int, seed: int) -> Work:
-    """What is timed: for every measure, what each network does; the plain one predicts by a bare pass."""
+    """The functions to time, by measure and network; the plain network predicts by a bare pass."""
     work: Work = {"step": {name: _step(each, inputs) for name, each in models.items()}}
     for what, data in (("batch", inputs), ("single", batches.rows(inputs, 0, 1))):
         work[what] = {
@@ -222,7 +222,7 @@ def _pass(model: nn.Module, inputs: Any) -> None:
 
 
 def _step(model: nn.Module, inputs: Any) -> Callable[[], None]:
-    """A training step of a copy of a network, whose weights hardly move."""
+    """A training step of a copy of a network, with a learning rate that hardly changes it."""
     own = copy.deepcopy(model).train()
     optimizer = torch.optim.SGD(own.parameters(), lr=1e-9, momentum=0.9)
     hooks, state = callbacks(own), State(own, optimizer, total_steps=NUM_DATA)
@@ -257,7 +257,7 @@ def _machine() -> dict[str, Any]:
 
 
 def _idle() -> tuple[str, ...]:
-    """What to know of a machine that has other work."""
+    """A note about a machine that is busy with other work."""
     with contextlib.suppress(OSError, AttributeError):  # not everywhere
         load = os.getloadavg()[0]
         if load > BUSY:

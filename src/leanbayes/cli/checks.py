@@ -1,53 +1,37 @@
-"""What can be refused before torch is loaded and hours are spent."""
+"""Checks of options before torch is loaded, so that a wrong one is refused at once."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from .. import checks
 from ..errors import ConfigError
 
 
-def counts(**values: int | None) -> None:
-    """Each that is given is at least 1.
-
-    >>> counts(samples=0)
-    Traceback (most recent call last):
-    leanbayes.errors.ConfigError: --samples: expected a whole number of at least 1, received 0
-    """
+def each(check: Callable[[str, Any], Any], **values: float | None) -> None:
+    """Check each option that is given, under its name on the command line."""
     for name, value in values.items():
         if value is not None:
-            checks.whole_number(checks.option(name), value)
+            check(checks.option(name), value)
 
 
-def positive(**values: float | None) -> None:
-    """Each that is given is a finite number above 0."""
-    for name, value in values.items():
-        if value is not None:
-            checks.number(checks.option(name), value, above=0)
-
-
-def not_negative(**values: float) -> None:
-    """Each is a finite number of at least 0."""
-    for name, value in values.items():
-        checks.number(checks.option(name), value, at_least=0)
-
-
-def fractions(**values: float | None) -> None:
-    """Each that is given lies between 0 and 1."""
-    for name, value in values.items():
-        if value is not None:
-            checks.number(checks.option(name), value, above=0, below=1)
+counts = partial(each, checks.whole_number)
+positive = partial(each, partial(checks.number, above=0))
+not_negative = partial(each, partial(checks.number, at_least=0))
+fractions = partial(each, partial(checks.number, above=0, below=1))
 
 
 def seed(value: int) -> None:
-    """From 0 to 2**63 - 1, as torch takes them."""
+    """Refuse a seed that is not a whole number from 0 to 2**63 - 1."""
     checks.whole_number("--seed", value, at_least=0, at_most=2**63 - 1)
 
 
 def targets(**paths: Path | None) -> None:
-    """Each is None or a file that can be written.
+    """Refuse paths, unless they are None, at which no file can be written.
 
     >>> targets(out=Path("no/such/folder/model.safetensors"))
     Traceback (most recent call last):
@@ -65,5 +49,5 @@ def targets(**paths: Path | None) -> None:
 
 
 def continued(path: Path | None, otherwise: str) -> str:
-    """What to do after an interruption: the same command again, or next time with an option."""
+    """The advice after an interruption: the same command continues if there is a file to continue from."""
     return f"; {otherwise} can be continued" if path is None else f"; the same command continues from {path}"

@@ -1,4 +1,4 @@
-"""What the commands share to make their options: the methods as subcommands, and words that help; no torch here."""
+"""The methods as subcommands, and suggestions for misspelt names; no torch here."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Plain:
 
 
 def kebab(name: str) -> str:
-    """A class name as an option.
+    """A class name as a name on the command line.
 
     >>> kebab("MeanField")
     'mean-field'
@@ -34,7 +34,7 @@ def kebab(name: str) -> str:
 
 
 def _method_choice() -> Any:
-    """A union of every registered method: each becomes a subcommand, its fields the options."""
+    """A union of the registered methods: each becomes a subcommand with its fields as options."""
     known = methods()
     for cls in known.values():  # a method that holds another (the members of an ensemble) has a choice among the others
         for field in fields(cls):
@@ -69,7 +69,7 @@ def rules(method: Any, only: str | None) -> Any:
 
 @contextlib.contextmanager
 def without_examples() -> Iterator[None]:
-    """While the options are made, docstrings of methods and priors end before their doctests: they become the help."""
+    """Run a block in which the docstrings of methods and priors, which become help texts, end before their doctests."""
     named = [vars(priors)[name] for name in priors.__all__]
     kept = {cls: cls.__doc__ for cls in [*methods().values(), *named]}
     try:
@@ -93,7 +93,7 @@ def closest(name: str, known: Iterable[str]) -> str:
 
 
 def misspelt(arguments: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """Words that are almost a method or a prior, with the name that was probably meant.
+    """The words that resemble a method or a prior, each with the name that was probably meant.
 
     >>> list(misspelt(["--epochs", "3", "mean-feild", "MeanField"]))
     [('mean-feild', 'mean-field'), ('MeanField', 'mean-field')]

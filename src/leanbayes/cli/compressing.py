@@ -22,7 +22,7 @@ SHOWN = ("accuracy", "nll", "ece", "rmse", "parameters", "macs", "bytes", "laten
 
 
 def compressed(wanted: Compress) -> dict[str, Any]:
-    """Write the smaller network, and return quality and cost of both, and what was done."""
+    """Write the smaller network; return the quality and cost of both, and a report of each step."""
     model, training = open_model(wanted.file, wanted.model)
     parts = _Parts(training, wanted.data or training.data, wanted.file)
     small, report = _smaller(wanted, model, parts)
@@ -35,13 +35,12 @@ def compressed(wanted: Compress) -> dict[str, Any]:
     lb.save(small, wanted.out, metadata=metadata)
     sides["before"]["file"], sides["after"]["file"] = (path.stat().st_size for path in (wanted.file, wanted.out))
     if not wanted.json:
-        print(_table(sides))
-        print(f"wrote {wanted.out}")
+        print(f"{_table(sides)}\nwrote {wanted.out}")
     return {**sides, "out": str(wanted.out), **report}
 
 
 def _smaller(wanted: Compress, model: nn.Module, parts: _Parts) -> tuple[nn.Module, dict[str, Any]]:
-    """The smaller network, and what was done."""
+    """The smaller network, and a report of each step."""
     report: dict[str, Any] = {}
     pruned = copy.deepcopy(model)
     example = batches.rows(feed.peek(parts("test"))[0][0], 0, 2)
@@ -83,15 +82,14 @@ class _Parts:
         return found[part]
 
     def few(self, part: str, count: int) -> Any:
-        """The first of them."""
+        """The first ``count`` data of a part."""
         return [(inputs, targets) for _, inputs, targets in feed.slices(self(part), 64, count)]
 
 
-def _table(result: dict[str, dict[str, float]]) -> str:
+def _table(sides: dict[str, dict[str, float]]) -> str:
     rows = []
-    for name, before in result["before"].items():
-        after = result["after"].get(name)
-        if after is not None:
+    for name, before in sides["before"].items():
+        if (after := sides["after"].get(name)) is not None:
             ratio = f"{after / before:.3g}" if before else "-"
             rows.append([name.replace("_", " "), f"{before:.6g}", f"{after:.6g}", ratio])
     return as_text(table(["", "before", "after", "ratio"], rows))

@@ -1,4 +1,4 @@
-"""The demo: a network that takes letters for digits, three Bayesian versions of it, and what to do with doubt."""
+"""The demo: a network that takes letters for digits, three Bayesian versions of it, and the use of their doubt."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ from ..report.table import as_text, table
 
 PLAIN = "plain network"
 WAYS: dict[str, lb.Method] = {"MC dropout": lb.Dropout(), "mean-field": lb.MeanField(), "ensemble": lb.Ensemble()}
-"""Three methods with their defaults; held-out digits choose how much noise they have."""
+"""Three methods with their defaults; held-out digits tune the amount of their noise."""
 STRANGE = {"letters": "not-digits/letters", "photos": "not-digits/photos"}
 DIGITS = 300
-"""To train on: with few data a network is soon surer than it is right."""
+"""Training digits: with few data a network soon becomes over-confident."""
 SURE = 0.9
 ANSWERED = 0.95
-"""The share of ordinary digits that is to be answered."""
+"""The share of held-out digits whose entropy is below the threshold for an answer."""
 SHOWN = 12
 
 
 @dataclass(frozen=True)
 class Answers:
-    """What a model says about some images: the digit it takes each for, its probability, and the entropy."""
+    """Predictions for some images: the predicted digit, its probability, and the entropy."""
 
     digit: Tensor
     confidence: Tensor
@@ -47,7 +47,7 @@ class Answers:
 
 @dataclass(frozen=True)
 class Truth:
-    """The labels of the test digits, and images as the networks see them: (pixels - mean) / std."""
+    """The labels of the test digits, and the inputs of the networks: (pixels - mean) / std."""
 
     labels: Tensor
     images: Mapping[str, Tensor]
@@ -61,8 +61,8 @@ class Truth:
 
 
 def tell(epochs: int, samples: int, seed: int, html: Path, say: Callable[[str], None]) -> dict[str, Any]:
-    """Train, evaluate, say what was found, write the page, and return the comparison."""
-    torch.set_num_threads(1)  # the network is small: threads that wait for each other cost more than they bring
+    """Train and evaluate the networks, print the results, write the page, and return the comparison."""
+    torch.set_num_threads(1)  # the network is so small that more threads only wait for each other
     digits = load("digits")
     few = TensorDataset(*(part[:DIGITS] for part in digits.train.tensors))
     strange = {name: load(path, parts="test", normalise=digits).test for name, path in STRANGE.items()}
@@ -102,18 +102,18 @@ def tell(epochs: int, samples: int, seed: int, html: Path, say: Callable[[str], 
 
 
 def _asked(model: nn.Module, images: Tensor, samples: int, seed: int) -> Answers:
-    said = lb.predict(model, images, samples, seed)
-    confidence, digit = said.probs.max(1)
-    return Answers(digit, confidence, said.entropy)
+    prediction = lb.predict(model, images, samples, seed)
+    confidence, digit = prediction.probs.max(1)
+    return Answers(digit, confidence, prediction.entropy)
 
 
-def _squared_error(said: Answers, labels: Tensor) -> float:
-    """The Brier score of the answer given: mean (confidence - correct)^2, on held-out data to choose by."""
-    return float((said.confidence - (said.digit == labels).float()).square().mean())
+def _squared_error(answers: Answers, labels: Tensor) -> float:
+    """The Brier score of the predicted class: mean (confidence - correct)^2."""
+    return float((answers.confidence - (answers.digit == labels).float()).square().mean())
 
 
 def _surprise(answers: Mapping[str, Mapping[str, Answers]], labels: Tensor) -> str:
-    """How the plain network does on digits, and on what are none."""
+    """The plain network's accuracy on digits, and its confidence on images of none."""
     plain = answers[PLAIN]
     right = float((plain["test"].digit == labels).float().mean())
     letters, photos = (_sure(plain[name]) for name in ("letters", "photos"))
@@ -123,18 +123,18 @@ def _surprise(answers: Mapping[str, Mapping[str, Answers]], labels: Tensor) -> s
     )
 
 
-def _sure(said: Answers) -> float:
-    """The share of images of which a model is sure."""
-    return float((said.confidence >= SURE).float().mean())
+def _sure(answers: Answers) -> float:
+    """The share of images with a confidence of at least `SURE`."""
+    return float((answers.confidence >= SURE).float().mean())
 
 
 def thresholds(answers: Mapping[str, Mapping[str, Answers]]) -> dict[str, float]:
-    """The entropy above which each model is not to be believed, so that most of the validation digits are answered."""
+    """The entropy of each model below which a share of `ANSWERED` of the validation digits lies."""
     return {name: float(said["val"].entropy.quantile(ANSWERED)) for name, said in answers.items()}
 
 
 def _what_to_do(answers: Mapping[str, Mapping[str, Answers]], labels: Tensor) -> str:
-    """How sure each model is of what is no digit, and what refusing doubtful answers leaves of the errors."""
+    """A table: how often each model is sure of images of no digit, and its errors with and without refusals."""
     limits, rows = thresholds(answers), []
     for name, said in answers.items():
         kept = said["test"].entropy <= limits[name]
@@ -154,7 +154,7 @@ def _what_to_do(answers: Mapping[str, Mapping[str, Answers]], labels: Tensor) ->
 def _pictures(
     plain: Mapping[str, Answers], said: Mapping[str, Answers], limit: float, truth: Truth, chosen: str
 ) -> str:
-    """Letters of which the plain network is sure and digits, both refused by the chosen one."""
+    """Galleries of letters of which the plain network is sure, and of digits, which the chosen model refuses."""
     sure = plain["letters"].confidence >= SURE
     caught = (sure & (said["letters"].entropy > limit)).nonzero().flatten()
     shown = caught[plain["letters"].confidence[caught].argsort(descending=True)][:SHOWN].tolist()

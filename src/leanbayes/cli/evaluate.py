@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -90,7 +91,7 @@ class Evaluate:
         return checks.continued(self.resume, "with --resume FILE an evaluation")
 
     def _check(self) -> None:
-        """What can be refused before anything is loaded."""
+        """Refuse wrong options before anything is loaded."""
         if not self.files:
             raise ConfigError("expected at least one model file, received none; leanbayes train makes one")
         for samples in self.samples:
@@ -108,7 +109,7 @@ class Evaluate:
         self._check_pairs()
 
     def _check_pairs(self) -> None:
-        """Options that mean nothing without another, or beside it."""
+        """Refuse options without, or beside, another option."""
         sweep = self.corruptions is not None
         needs = (
             ("--severities", bool(self.severities), "--corruptions", sweep),
@@ -134,7 +135,7 @@ class Evaluate:
 
         names = self._names()
         opened = [open_model(file, self.model) for file in self.files]
-        options = self._questions()
+        options = self._options()
         found: list[Evaluation] = []
         for name, file, (model, training) in zip(names, self.files, opened, strict=True):
             each = rows({name: model}, self.samples, self.procedures or None)
@@ -158,7 +159,7 @@ class Evaluate:
             return self.resume
         return self.resume.with_name(f"{self.resume.stem}.{Path(name).stem}{self.resume.suffix}")
 
-    def _questions(self) -> dict[str, Any]:
+    def _options(self) -> dict[str, Any]:
         """The options of `evaluate` that are the same for all files."""
         from ..evaluation import Attack, Corruptions, Evaluation
 
@@ -177,7 +178,7 @@ class Evaluate:
         return options
 
     def _data(self, training: Training, file: Path) -> tuple[Any, dict[str, Any]]:
-        """The test data of a model, and what else it is asked about."""
+        """The test data of a model, and the options of `evaluate` that concern data."""
         from .own_data import is_function, loader
 
         name = training.data_name(self.data, file)
@@ -219,13 +220,12 @@ class Evaluate:
 
 
 def in_units_of_target(result: Evaluation, scale: float) -> Evaluation:
-    """An evaluation of standardised targets, y / scale, in the units of y: errors and widths grow, the density falls.
+    """An evaluation of standardised targets, y / scale, in the units of y.
 
     >>> from leanbayes.evaluation import Evaluation
     >>> in_units_of_target(Evaluation("mlp", "regression", 9, {"rmse": 0.5, "coverage.0.9": 0.88}), 4.0).metrics
     {'rmse': 2.0, 'coverage.0.9': 0.88}
     """
-    import math
 
     if result.task != "regression":
         return result

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 FAR = 8.0
-"""Standard deviations from the mean of training that are said to be far."""
+"""A typical input that is more standard deviations from the mean of the training data than this gives a warning."""
 
 
 def inputs_of(name: str, training: Training, *, scaled: bool) -> Any:
-    """What the network takes, from a file, a folder or a function, scaled as the data of training were."""
+    """The inputs of the network from a file, folder or function, scaled as the training data were."""
     if is_function(name):
         return batches.accept(imported(name, "inputs", "a function without arguments that returns inputs"), name=name)
     path = Path(name)
@@ -54,7 +54,7 @@ def inputs_of(name: str, training: Training, *, scaled: bool) -> Any:
 
 
 def read(path: Path, channels: int | None = None, size: int = 0) -> Tensor:
-    """A float tensor (data, ...) from .npy or .csv, or from an image or a folder of them: pixels from 0 to 1.
+    """A float tensor (data, ...) from a .npy or .csv file, an image or a folder of images, with pixels from 0 to 1.
 
     channels: of the images. size: the side of a square that they are resized to.
     """
@@ -79,7 +79,7 @@ def read(path: Path, channels: int | None = None, size: int = 0) -> Tensor:
 
 
 def prepared(x: Tensor, training: Training, path: Path, *, scaled: bool) -> Tensor:
-    """The inputs in the shape and the scale of the training data, as far as those are known."""
+    """Inputs in the shape and on the scale of the training data, as far as the model file says them."""
     shape = tuple(training.input_shape or x.shape[1:])
     if tuple(x.shape[1:]) != shape:
         if math.prod(x.shape[1:]) != math.prod(shape):

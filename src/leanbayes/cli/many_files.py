@@ -1,4 +1,4 @@
-"""Predictions for many files, a block at a time, into one .parquet file: in this process, or on a Ray cluster."""
+"""Predictions for many files, written to one .parquet file, in this process or on a Ray cluster."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ from .predict import Predict, table
 from .saved import open_model
 
 IMAGES = 64
-"""Images in a block; of other kinds a file is one."""
+"""Images in a block; any other file is a block."""
 _KINDS = (".parquet", ".pq", ".npy", *SUFFIXES)
 
 
 def is_pattern(name: str) -> bool:
-    """Whether the text is a pattern of the shell instead of a path."""
+    """Whether the text is a glob pattern and not a path."""
     return glob.has_magic(name) and not Path(name).exists()
 
 
 def blocks_of(name: str) -> list[list[str]]:
-    """The files of a folder or pattern in the order of their names, in blocks that are predicted together."""
+    """The files of a folder or pattern, sorted, in blocks that are predicted together."""
     path = Path(name)
     found = sorted(glob.glob(name, recursive=True)) if is_pattern(name) else [name]
     if path.is_dir():
@@ -51,7 +51,7 @@ def blocks_of(name: str) -> list[list[str]]:
 
 @dataclass(frozen=True)
 class Predictor:
-    """A model in memory, and how it is asked."""
+    """A loaded model and the options of its predictions."""
 
     asked: Predict
 
@@ -59,7 +59,7 @@ class Predictor:
         object.__setattr__(self, "opened", open_model(self.asked.file, self.asked.model))
 
     def __call__(self, files: Sequence[str]) -> Any:
-        """The answers for a block as an Arrow table: the file and row of each datum, and the columns of `table`."""
+        """The predictions for a block as an Arrow table: file and row of each datum, and the columns of `table`."""
         arrow, asked = require("pyarrow", "tables", "leanbayes predict"), self.asked
         model, training = self.opened  # type: ignore[attr-defined]
         parts = [inputs_of(one, training, scaled=asked.scaled) for one in files]
@@ -71,12 +71,12 @@ class Predictor:
 
 
 def predict_files(asked: Predict) -> dict[str, Any]:
-    """Write the answers for all files to ``asked.out``, which is there whole or not at all; returns what was done."""
+    """Write the predictions for all files to ``asked.out``, atomically; returns a summary."""
     if asked.out is None or asked.out.suffix.lower() not in (".parquet", ".pq"):
         raise ConfigError(f"--out: expected a .parquet file to write for many files, received {asked.out}")
     require("pyarrow", "tables", "leanbayes predict")
     blocks = blocks_of(str(asked.inputs))
-    open_model(asked.file, asked.model)  # what is wrong with it is said here, not by a worker
+    open_model(asked.file, asked.model)  # refuse a wrong model here, not in a worker
     make = partial(Predictor, replace(asked, file=asked.file.absolute()))  # workers have other working directories
     with ExitStack() as stack:
         if asked.engine == "ray":
@@ -90,7 +90,7 @@ def predict_files(asked: Predict) -> dict[str, Any]:
 
 
 def _write(tables: Iterator[Any], out: Path) -> tuple[int, list[str]]:
-    """One row group a block, in a file of another name until it is whole."""
+    """Write a row group a block to a temporary file, then rename it."""
     parquet = require("pyarrow.parquet", "tables", "leanbayes predict")
     partial_file = out.with_name(f".{out.name}.{os.getpid()}.partial")
     count, writer = 0, None

@@ -1,4 +1,4 @@
-"""The files that `leanbayes segment` writes for an image: masks, maps, an overview, and the numbers of its line."""
+"""The files of an image that `leanbayes segment` writes: masks, maps and an overview; and the numbers of its line."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PANEL = 192  # pixels of a panel of the overview
 
 
 def pictures(image: np.ndarray, prediction: Predictive, threshold: float | None, count: int) -> dict[str, bytes]:
-    """PNG files by name for one image (channels, height, width) and the prediction for it, whose samples were kept."""
+    """PNG files by name for one image (channels, height, width) and its prediction with samples."""
     masks = prediction.masks(threshold)[:count, 0].cpu().numpy()
     two, top = masks.dtype == bool, math.log(prediction.probs.shape[1])
     maps = {
@@ -29,7 +29,7 @@ def pictures(image: np.ndarray, prediction: Predictive, threshold: float | None,
 
 
 def overview(image: np.ndarray, masks: np.ndarray, maps: dict[str, np.ndarray]) -> bytes:
-    """One picture: the image, the outlines of samples, and the maps in colours, each with its name above."""
+    """A PNG of the image, the outlines of samples and the maps in colours, each with its name above."""
     from PIL import Image, ImageDraw, ImageFont
 
     pixels = picture(thinned(image, 2 * PANEL))
@@ -48,8 +48,8 @@ def overview(image: np.ndarray, masks: np.ndarray, maps: dict[str, np.ndarray]) 
 
 
 def numbers(prediction: Predictive, threshold: float | None) -> list[float]:
-    """Of one image: mean and standard deviation of the share of the foreground over the samples, the mean entropy and
-    mutual information of a pixel, and how far apart two samples are.
+    """The summary of one image: mean and standard deviation over samples of the share of the foreground, mean entropy
+    and mutual information of a pixel, and the diversity of samples.
     """
     masks = prediction.masks(threshold)
     share = (masks != 0).double().flatten(1).mean(1)

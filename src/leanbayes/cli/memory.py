@@ -1,4 +1,4 @@
-"""How this process asks for memory: a training step on a CPU allocates and frees the same tensors over and over."""
+"""Settings of the memory allocator for the processes of the command line."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _TRIM_THRESHOLD, _TOP_PAD, _MMAP_MAX = -1, -2, -4  # glibc's malloc.h
 
 
 def keep_freed_memory() -> bool:
-    """Let glibc keep what tensors free instead of handing it back to the system; False where malloc is another one.
+    """Have glibc keep freed memory for reuse; returns False if malloc is not glibc's.
 
-    A tensor of some megabytes is mapped anew whenever it is made, and every page of it faults once.
-    Settings of the environment (MALLOC_...) are left alone. For whole processes of ours only: a library must not
-    change its user's allocator.
+    A training step on a CPU allocates the same large tensors again and again, and fresh memory faults on every page.
+    MALLOC_... variables of the environment take precedence. Only for processes of our own: a library must not change
+    the allocator of its user.
 
     >>> keep_freed_memory() in (True, False)
     True

@@ -1,4 +1,4 @@
-"""Which network a command means: one of the library's for a data set, or a factory of the user's own."""
+"""The network of a command: one of the library's that fits the data, or what a factory of the user returns."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from torch import nn
 from .. import batches, feed, models
 from ..data import DataSet
 from ..errors import ConfigError
-from ..models.auto import fitting
+from ..models.for_data import fitting
 
 
 def describe(name: str, data: DataSet, outputs: int | None = None, options: str = "") -> dict[str, Any]:
-    """The name and options of a network, as they are written into a model file.
+    """The name and options of a network, as a model file stores them.
 
     name: "auto", a name that `leanbayes.models.build` knows, or "package.module:factory".
     options: of the network, over those that fit the data, as "name=value,name=value".
@@ -38,12 +38,12 @@ def describe(name: str, data: DataSet, outputs: int | None = None, options: str 
 
 
 def parsed(options: str) -> dict[str, Any]:
-    """Options as Python values: numbers, true and false, words, lists of them.
+    """Options as Python values: numbers, booleans, strings and lists of them.
 
     >>> parsed("width=16,batch_norm=true,activation=abs,widths=[8,16]")
     {'width': 16, 'batch_norm': True, 'activation': 'abs', 'widths': [8, 16]}
     """
-    apart = re.split(r",(?![^\[]*\])", options)  # at commas that stand in no list
+    apart = re.split(r",(?![^\[]*\])", options)  # at commas outside of lists
     pairs = [part.strip().partition("=") for part in apart if part.strip()]
     for name, equals, value in pairs:
         if not (name.isidentifier() and equals and value):
@@ -58,19 +58,19 @@ def parsed(options: str) -> dict[str, Any]:
 
 
 def make(description: dict[str, Any]) -> nn.Module:
-    """The network a description stands for."""
+    """The network of a description."""
     if ":" in description["name"]:
         return network_of(description["name"])
     return models.build(description["name"], **description["options"])
 
 
 def check(model: nn.Module, data: DataSet, outputs: int) -> None:
-    """Refuse a network that does not take the data, or gives other than ``outputs`` numbers for a datum."""
+    """Refuse a network that does not accept the data, or does not return ``outputs`` numbers for a datum."""
     inputs = batches.rows(first_batch(data.train)[0], 0, 2)
     count = batches.size(inputs)
     try:
         with torch.no_grad():
-            trial = copy.deepcopy(model).eval()  # a copy: a network may remember what it has seen
+            trial = copy.deepcopy(model).eval()  # a copy, since a forward pass may change buffers
             shape = tuple(batches.output_tensor(batches.call(trial, inputs)).shape)
     except Exception as error:  # a user's network may raise anything
         raise ConfigError(
@@ -100,7 +100,7 @@ def first_batch(part: Any) -> tuple[Any, Any]:
 
 
 def network_of(path: str) -> nn.Module:
-    """The network that package.module:factory returns, or is."""
+    """The network that package.module:factory is or returns."""
     model = imported(path, "model", "a function without arguments that returns an nn.Module", nn.Module)
     if not isinstance(model, nn.Module):
         raise ConfigError(f"model: expected {path} to return an nn.Module, received {type(model).__name__}")
@@ -108,7 +108,7 @@ def network_of(path: str) -> nn.Module:
 
 
 def imported(path: str, option: str, wanted: str, ready: type | tuple[()] = ()) -> Any:
-    """What package.module:function returns; something that is ``ready`` already is not called."""
+    """The result of package.module:function; an attribute of class ``ready`` is returned without a call."""
     module, _, attribute = path.partition(":")
     sys.path.insert(0, "")  # a module in the current folder is found, as python -m would
     try:
@@ -124,7 +124,7 @@ def imported(path: str, option: str, wanted: str, ready: type | tuple[()] = ()) 
 
 
 def _told(error: Exception) -> str:
-    """An error of somebody else's code, and the last line of their own that it went through."""
+    """An error of the user's code as text, with the last line of that code in its traceback."""
     ours = str(Path(__file__).parents[1])
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((ours, "<"))]
     own = [f for f in frames if f"lib{os.sep}python" not in f.filename]  # neither installed nor Python's own

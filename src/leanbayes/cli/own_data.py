@@ -17,7 +17,7 @@ from .networks import first_batch, imported
 
 
 def open_data(name: str, *, split: int = 0, **reading: Any) -> DataSet:
-    """The data set of a name; reading: the options of `leanbayes.data.read`, those that were given."""
+    """The data set of a name; reading: options of `leanbayes.data.read`, of which None and empty ones are dropped."""
     given = {option: value for option, value in reading.items() if value not in (None, (), "")}
     if is_function(name):
         _refuse(given.keys() - {"task"}, f"{name} is a function, which prepares its data itself")
@@ -40,8 +40,8 @@ def is_function(name: str) -> bool:
 def from_function(name: str, task: str | None = None) -> DataSet:
     """The data that a function returns: a mapping of train, val and test, or a tuple of them in this order.
 
-    Each is whatever `leanbayes.batches` takes, with targets; the function scales its inputs itself. The test data of a
-    tuple of two are its second.
+    Each is any kind of labelled data that `leanbayes.batches` accepts; the function scales its inputs itself. A tuple
+    of two is train and test.
     """
     found = imported(name, "data", "a function without arguments that returns loaders, {'train': ..., 'test': ...}")
     if isinstance(found, (tuple, list)) and 2 <= len(found) <= 3:
@@ -54,7 +54,7 @@ def from_function(name: str, task: str | None = None) -> DataSet:
     parts = {part: _part(found[part], f"{name}, {part}") for part in PARTS if part in found}
     inputs, targets = first_batch(next(iter(parts.values())))
     shape = tuple(batches.first_tensor(inputs).shape[1:])
-    several = "segmentation" if targets.ndim > 2 else "classification"  # a label in every pixel, or one
+    several = "segmentation" if targets.ndim > 2 else "classification"
     task = task or ("regression" if targets.is_floating_point() else several)
     names: tuple[str, ...] = ()
     if task in ("classification", "segmentation"):
@@ -67,7 +67,7 @@ def from_function(name: str, task: str | None = None) -> DataSet:
 
 
 def loader(part: Any, batch_size: int = 256) -> Any:
-    """Batches of a part in its order; loaders of the user's own are used as they are."""
+    """Batches of a part in its order; a DataLoader of the user is returned unchanged."""
     return part if isinstance(part, DataLoader) else DataLoader(part, batch_size)
 
 

@@ -153,7 +153,7 @@ def as_csv(header: list[str], rows: list[list[Any]]) -> str:
 
 
 def _shown(header: list[str], rows: list[list[Any]]) -> str:
-    """All of it for a pipe or a file; the first lines, and how to get the rest, for a reader."""
+    """All rows for a pipe or a file; on a terminal the first rows and a note."""
     if not sys.stdout.isatty() or len(rows) <= SHOWN:
         return as_csv(header, rows).rstrip("\n")
     return f"{as_csv(header, rows[:SHOWN])}... and {len(rows) - SHOWN} more; --out FILE writes them all"

@@ -107,7 +107,7 @@ class Reproduce:
         return known
 
     def _pieces(self, experiment: Experiment, jobs: Jobs) -> Sequence[dict[str, Any]]:
-        """Run those that are asked for, unless they are only to be listed; returns all of these with their seconds."""
+        """Run the chosen pieces, unless --list; returns the chosen pieces with their seconds."""
         chosen = [piece for piece in experiment.pieces(self.preset) if piece.matches(self.only)]
         if not chosen:
             raise self._no_piece()

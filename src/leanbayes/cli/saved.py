@@ -1,4 +1,4 @@
-"""Models that `leanbayes train` wrote, read back, with what is known of their training."""
+"""Models that `leanbayes train` wrote, with the metadata of their training."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ MOST_STAGES = 100
 
 @dataclass(frozen=True)
 class Training:
-    """What a model was trained on, as its file remembers it: JSON only; the defaults are for a file that does not say.
+    """The metadata of the training in a model file, JSON only; the defaults are for a file without it.
 
     data, split: the data set. network: name and options. input_shape: of one datum. classes: their names.
     mean, std: inputs are (x - mean) / std by channel or feature. y_mean, y_std: the same of a regression's target.
@@ -69,10 +69,10 @@ class Training:
         return found
 
     def data_name(self, given: str | None, file: Path) -> str:
-        """The data that a command means: those given, or what the model in the file was trained on."""
+        """The name of the data: the given one, or what the model was trained on."""
         if (name := given or self.data) is None:
             raise ConfigError(f"{file} does not say what it was trained on; add --data NAME")
-        if given is None and is_function(name):  # a file may name a function, but only the user can have it called
+        if given is None and is_function(name):  # only the user may have a function called that a file names
             raise ConfigError(f"{file} was trained on data of a function of yours; to call it, add --data {name}")
         return name
 
@@ -104,7 +104,7 @@ class Training:
 def open_model(path: Path, network: str | None) -> tuple[nn.Module, Training]:
     """The model in a file and its training.
 
-    network: a factory of the user's own; a file may name one, but only the user can say that it is to be imported.
+    network: a factory of the user. A file may name one, but only the user can allow its import.
     """
     header = artifacts.inspect(path)
     training = training_of(header.get("metadata"), path)
@@ -121,7 +121,7 @@ def open_model(path: Path, network: str | None) -> tuple[nn.Module, Training]:
 
 
 def _networks(description: dict[str, Any], header: dict[str, Any]) -> nn.Module:
-    """The network that a file is read into, or as many as a cascade has; stages that share their weights are one."""
+    """The network to load a file into; for a cascade all stages, those with tied weights as one network."""
     stages, tied = header.get("stages"), header.get("aliases")
     count = len(stages["samples"]) if isinstance(stages, dict) and isinstance(stages.get("samples"), list) else 0
     if not 1 < count <= MOST_STAGES:
@@ -134,7 +134,7 @@ def _networks(description: dict[str, Any], header: dict[str, Any]) -> nn.Module:
 
 
 def training_of(metadata: Any, path: Path) -> Training:
-    """Metadata are anybody's: what `leanbayes train` did not write is refused, not guessed at."""
+    """The training in the metadata of a file, which anybody may have written: refused if it is not valid."""
     stored = metadata.get("training") if isinstance(metadata, dict) else None
     if stored is None:
         return Training()

@@ -107,7 +107,7 @@ class Segment:
         return {"out": str(self.out), "columns": header, "rows": rows}
 
     def _images(self, training: Training) -> Iterator[tuple[Path, Tensor]]:
-        """The name of each image, and its pixels from 0 to 1, (1, channels, height, width)."""
+        """The name and pixels from 0 to 1 of each image, (1, channels, height, width)."""
         from ..data.image_folder import images_in
         from .inputs import read
 
@@ -130,7 +130,7 @@ class Segment:
             yield name if alone else path.relative_to(root), read(path, channels, self.size or 0)
 
     def _inputs(self, pixels: Tensor, training: Training) -> Tensor:
-        """What the network takes."""
+        """The inputs of the network for pixels from 0 to 1."""
         if training.mean is None or training.std is None or self.scaled:
             return pixels
         mean, std = (pixels.new_tensor(part).reshape(1, -1, 1, 1) for part in (training.mean, training.std))
@@ -140,7 +140,7 @@ class Segment:
 
 
 def _task(model: Any) -> Literal["segmentation"]:
-    """The task, refused where the model was trained for another."""
+    """The task "segmentation"; a model trained for another task is refused."""
     from ..convert import record
 
     found = record.get(model)

@@ -1,4 +1,4 @@
-"""A file that `leanbayes serve` is given as the model behind a server."""
+"""The predictor of a model file for `leanbayes serve`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .saved import Training, open_model, training_of
 
 
 def opened(file: Path, network: str | None, scaled: bool, given: tuple[int, ...], task: str | None) -> Predictor:
-    """The model of a file, with what its training says about its inputs."""
+    """The predictor of a model file, with the input shape and scaling of its training."""
     model: TorchModel | Exported
     if file.suffix.lower() == ".onnx":
         exported = read_export(file)
@@ -46,7 +46,7 @@ def opened(file: Path, network: str | None, scaled: bool, given: tuple[int, ...]
 
 
 def prepared_inputs(training: Training, shape: tuple[int, ...], scaled: bool, inputs: np.ndarray | Table) -> Tensor:
-    """Inputs in original units as the network takes them: as `leanbayes predict` prepares those of a file."""
+    """Inputs in original units as inputs of the network, prepared as `leanbayes predict` does."""
     known = training.prepared_by
     if known is not None and not scaled:
         return prepare(inputs, known)

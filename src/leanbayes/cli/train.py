@@ -151,7 +151,7 @@ class Train:
         return {"out": str(self.out), **training, "last": last}
 
     def _held_out(self, data: DataSet, parts: dict[str, Any]) -> tuple[Any, Any]:
-        """Validation data of the training, and other ones for conformal thresholds where these are asked for."""
+        """Validation data for training, and other data for conformal thresholds if --coverage is given."""
         import numpy as np
         from torch.utils.data import DataLoader, Subset, TensorDataset
 
@@ -206,7 +206,7 @@ class Train:
 
 
 def _described(data: DataSet) -> str:
-    """What was read, in a line or two: sizes, the task and how it was told, columns."""
+    """A summary of the data that were read: sizes, task and columns."""
     known = data.preparation
     assert known is not None
     lines = [repr(data)]

@@ -1,4 +1,4 @@
-"""What `leanbayes.conformalize_` found, as plain data: saved with a model, and read by `predict`. No torch here."""
+"""`Conformal`: the thresholds of `leanbayes.conformalize_`, saved with a model and read by `predict`. No torch here."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ INTERVAL_SCORES: tuple[Score, ...] = ("normalized", "absolute", "cqr")
 @configurable
 @dataclass(frozen=True)
 class Conformal:
-    """Thresholds of a conformal score: a set holds every answer whose score is at most the threshold.
+    """Thresholds of a conformal score: a set has every class whose score is at most the threshold.
 
     coverage: how often sets and intervals hold the truth, at least. score: see `leanbayes.conformalize_`.
     thresholds: one for all classes, or one for each; of a regression one for each output. None is infinite: there were
@@ -68,7 +68,7 @@ class Conformal:
 
 
 def rank(count: int, coverage: float) -> int | None:
-    """Which of ``count`` ascending scores is the threshold: ceil((count + 1) * coverage), None where there is none.
+    """The rank of the threshold among ``count`` ascending scores: ceil((count + 1) * coverage), or None if too few.
 
     In whole numbers: 0.55 * 100 is 55.00000000000001 in floating point.
 

@@ -91,7 +91,7 @@ def interval(mean: Tensor, spread: Tensor | tuple[Tensor, Tensor], found: Confor
 
 
 def threshold(scores: Tensor, coverage: float) -> float | None:
-    """The ceil((n + 1) * coverage)-th smallest of n scores (n,); None where n is too small for a finite one.
+    """The ceil((n + 1) * coverage)-th smallest of n scores (n,); None if n is too small for a finite one.
 
     >>> threshold(torch.arange(1.0, 10.0), 0.9), threshold(torch.arange(1.0, 9.0), 0.9)
     (9.0, None)

@@ -56,7 +56,7 @@ def bayesianize_(model: nn.Module, rules: Rules, *, strict: bool = False) -> Pla
 
 
 def restore_(model: nn.Module) -> nn.Module:
-    """Give the plain modules back, with the posterior means as their parameters; raises where there are none.
+    """Restore the plain modules, with the posterior means as their parameters; raises if a posterior has no mean.
 
     >>> import leanbayes as lb
     >>> model = nn.Sequential(nn.Linear(4, 2))
@@ -94,7 +94,7 @@ def restore_(model: nn.Module) -> nn.Module:
 
 
 def swap_(model: nn.Module, replacements: dict[int, nn.Module]) -> None:
-    """Put every replacement wherever its original stands."""
+    """Replace modules, given by their identity, everywhere in a model."""
     for parent in list(model.modules()):
         for name, child in parent._modules.items():
             if child is not None and id(child) in replacements:
@@ -102,7 +102,7 @@ def swap_(model: nn.Module, replacements: dict[int, nn.Module]) -> None:
 
 
 def carry_hooks(old: nn.Module, new: nn.Module) -> None:
-    """Give a replacement the hooks of the module that it replaces."""
+    """Copy the hooks of a module to its replacement."""
     for name in _HOOKS:
         value = vars(old).get(name)
         if value or value is False:

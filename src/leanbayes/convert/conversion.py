@@ -19,8 +19,8 @@ Q = TypeVar("Q", bound=Posterior)
 class Conversion:
     """The model, the posteriors made so far, the channel graph, and storage for methods.
 
-    model: the whole network; None where a method converts the parts of something else, as members of an ensemble.
-    posteriors: by the identity of the parameter they came from, so that tied parameters share one.
+    model: the whole network, or None if a method converts parts of something else, such as members of an ensemble.
+    posteriors: by the identity of the parameter they were made from, so that tied parameters share one.
     """
 
     def __init__(self, model: nn.Module | None = None) -> None:
@@ -30,19 +30,19 @@ class Conversion:
         self._scratch: dict[Hashable, Any] = {}
 
     def posterior(self, parameter: nn.Parameter, make: Callable[[], Q]) -> Q:
-        """The posterior of a parameter, made if there is none yet."""
+        """The posterior of a parameter, made at the first call."""
         if id(parameter) not in self.posteriors:
             self.posteriors[id(parameter)] = make()
         return self.posteriors[id(parameter)]  # type: ignore[return-value]
 
     def graph(self, key: Hashable, trace: Callable[[], ChannelGraph]) -> ChannelGraph:
-        """The channel graph of the model, traced once for whatever ``key`` says about how."""
+        """The channel graph of the model, traced once for each ``key``."""
         if key not in self._graphs:
             self._graphs[key] = trace()
         return self._graphs[key]
 
     def scratch(self, key: Hashable, make: Callable[[], T]) -> T:
-        """What a method keeps under a key of its own, made if there is none yet."""
+        """The value that a method stores under a key, made at the first call."""
         if key not in self._scratch:
             self._scratch[key] = make()
         found: T = self._scratch[key]
@@ -59,7 +59,7 @@ def bayes_layer(
     estimator: str,
     approximation: str | None = None,
 ) -> BayesLayer:
-    """A BayesLayer in place of a module, its parameters turned into posteriors by ``make``, tied ones into one."""
+    """A BayesLayer for a module, with posteriors from ``make``; tied parameters share one."""
     posteriors: dict[str, Posterior] = {}
     for name in ("weight", "bias") if random_bias else ("weight",):
         if (parameter := module._parameters.get(name)) is not None:

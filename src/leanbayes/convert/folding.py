@@ -1,4 +1,4 @@
-"""Folding BatchNorm into the convolution or Linear in front of it: the same function in evaluation mode, one pass less.
+"""Folding BatchNorm into the convolution or Linear before it, with the same outputs in evaluation mode.
 
 w' = w gamma / sqrt(var + eps) by output channel, b' = (b - mean) gamma / sqrt(var + eps) + beta.
 """
@@ -19,11 +19,11 @@ _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 def fold_batchnorm_(model: nn.Module, example_input: Any = None) -> dict[str, str]:
-    """Fold the BatchNorms of a plain model into the layers that feed them, in place; returns layer by norm.
+    """Fold the BatchNorms of a plain model into the layers before them, in place; returns layer by norm.
 
-    Folded: norms with running statistics, of which a Linear or a convolution is the only input and which are its only
-    output. An `nn.Identity` stands in their place. Transposed convolutions, layers that are called twice or whose
-    weight is tied, and Bayesian or sparse layers keep their norm. The model is followed as `channel_graph` does.
+    Folds norms with running statistics whose only input is a Linear or a convolution with no other output, and puts an
+    `nn.Identity` in their place. Transposed convolutions, layers that are called twice or share their weight, and
+    Bayesian or sparse layers keep their norm. The model is followed as by `channel_graph`.
 
     >>> model = nn.Sequential(nn.Conv2d(1, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU()).eval()
     >>> x = torch.randn(2, 1, 8, 8)
@@ -59,14 +59,14 @@ def can_fold(layer: nn.Module, norm: nn.Module) -> bool:
 
 
 def folded(model: nn.Module) -> dict[str, str]:
-    """The norms that have been folded into other layers, by name, with the name of the layer."""
+    """The names of norms that were folded, with the names of their layers."""
     names = {id(module): name for name, module in model.named_modules()}
     gone = ((m.__dict__.get("folded"), name) for name, m in model.named_modules())
     return {names[id(norm)]: name for norm, name in gone if id(norm) in names}
 
 
 def replace_(model: nn.Module, layer: str, norm: str) -> None:
-    """Give a layer a bias and take its norm out, without looking at values."""
+    """Give a layer a bias and remove its norm, whatever their values."""
     found, gone = (model.get_submodule(name) for name in (layer, norm))
     if not can_fold(found, gone):
         raise ConversionError(f"{norm!r}: expected a BatchNorm behind {layer!r}, received {type(gone).__name__}")
@@ -74,7 +74,7 @@ def replace_(model: nn.Module, layer: str, norm: str) -> None:
         empty = nn.Parameter(found.weight.new_zeros(len(found.weight)))  # type: ignore[operator, arg-type]
         found._parameters = {**found._parameters, "bias": empty}
     parent, _, name = norm.rpartition(".")
-    # not by its name, which is another one where the model becomes a part of a larger one
+    # the module itself, since names change if the model becomes a part of a larger one
     found.__dict__["folded"] = model.get_submodule(parent)._modules[name] = nn.Identity()
 
 

@@ -1,4 +1,4 @@
-"""`Implementation`: the interface of a method, and how the implementation of a config is found."""
+"""`Implementation`: the interface of a method; finding the implementation of a config."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ _IMPLEMENTATIONS: dict[type[Method], type[Implementation[Any]]] = {}
 
 
 class Implementation(Generic[C]):
-    """Base of what is registered with `implements`; config is the method as the user has set it."""
+    """Base class of implementations, registered with `implements`; config is the method with its options."""
 
     def __init__(self, config: C) -> None:
         self.config = config
 
     def reason_unsupported(self, module: nn.Module) -> str | None:
-        """Why the method cannot convert a module, or None if it can: by default, whether it has a weight to use."""
+        """Why the method cannot convert a module, or None if it can; by default if it has a weight."""
         return refusal(module)
 
     def selects(self, module: nn.Module, model: nn.Module) -> bool:
-        """Whether the method on its own, without rules, takes this module of the model."""
+        """Whether the method, given without rules, converts this module of the model."""
         return self.reason_unsupported(module) is None
 
     def parts(self, conversion: Conversion) -> list[Part]:
-        """The rules of the method given alone: (method, whether it takes a module); the first that matches wins."""
+        """The rules of the method given alone: (method, predicate of a module); the first that matches applies."""
         model = conversion.model
         assert model is not None
         return [(self.config, lambda module: self.selects(module, model))]
@@ -49,23 +49,23 @@ class Implementation(Generic[C]):
         return ""
 
     def convert(self, module: nn.Module, conversion: Conversion) -> BayesianLayer:
-        """The module's replacement; the module itself is left as it is."""
+        """The Bayesian layer for a module, which is not changed."""
         raise NotImplementedError
 
     def attach(self, model: nn.Module) -> None:
-        """Called once all layers of the method are in the model."""
+        """Called when all layers of the method are in the model."""
 
     def detach(self, model: nn.Module) -> None:
-        """Called once they have been removed again."""
+        """Called when they have been removed again."""
 
     def callbacks(self, model: nn.Module) -> list[Any]:
         """The callbacks that training needs (see `leanbayes.training.callbacks`)."""
         return []
 
     def rebuilds(self, layer: BayesianLayer) -> Method | None:
-        """The config under which `convert` makes a layer like this from a plain module; None if there is none.
+        """The config under which `convert` makes a layer like this from a plain module, or None.
 
-        `extract` asks for layers that stay Bayesian in form, so that they can be saved and loaded.
+        `extract` needs it to save and load layers that stay Bayesian.
         """
         return None
 
@@ -81,7 +81,7 @@ def implements(config: type[Method]) -> Callable[[D], D]:
 
 
 def implementation(method: Method) -> Implementation[Any]:
-    """The implementation of a method; the module that registers it is imported if it has not been.
+    """The implementation of a method, whose module is imported at the first call.
 
     >>> import leanbayes as lb
     >>> implementation(lb.MeanField()).reason_unsupported(nn.LSTM(2, 3))
@@ -105,6 +105,6 @@ def implementation(method: Method) -> Implementation[Any]:
 
 
 def rebuilding(layer: BayesianLayer) -> Method | None:
-    """The method under which a plain module becomes a layer like this one, whichever method knows how."""
+    """The method that makes a layer like this one from a plain module, or None."""
     found = (implementation(cls()).rebuilds(layer) for cls in methods().values())
     return next((method for method in found if method is not None), None)

@@ -22,7 +22,7 @@ from .table import plan_table
 
 NORMS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm, nn.LocalResponseNorm, nn.RMSNorm)
 Chosen = dict[str, tuple[Rule | None, str]]
-"""For every module by name the rule that converts it, or None with the reason that it stays."""
+"""The rule that converts each module by name, or None and the reason why none does."""
 
 _NO_RULE = "no rule matches it"
 
@@ -48,7 +48,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Plan:
-    """What `bayesianize_` would do (or has done). Print it for a table."""
+    """The result of `plan` and `bayesianize_`; printing gives a table."""
 
     entries: tuple[Entry, ...]
     parameters_before: int
@@ -56,17 +56,17 @@ class Plan:
 
     @property
     def converted(self) -> list[str]:
-        """Names of the modules that become random."""
+        """The names of the modules that are converted."""
         return [e.name for e in self.entries if e.method is not None]
 
     @property
     def left_alone(self) -> dict[str, str]:
-        """Names of the parametrised modules that do not, with the reason."""
+        """The names of the other modules with parameters, each with the reason."""
         return {e.name: e.why for e in self.entries if e.method is None}
 
     @property
     def growth(self) -> float:
-        """Parameters after, as a multiple of before."""
+        """The number of parameters after, divided by that before."""
         return self.parameters_after / max(self.parameters_before, 1)
 
     def to_dict(self) -> dict[str, Any]:
@@ -93,11 +93,11 @@ class Plan:
 
 
 def plan(model: nn.Module, rules: Rules, *, strict: bool = False) -> Plan:
-    """Match every module of a model against the rules and check that the conversion can be done; touch nothing.
+    """Match every module of a model against the rules and check that the conversion works, without changing the model.
 
-    rules: a method for all it can treat, or a mapping from selectors (module, name glob, type, callable of name and
-        module) to methods; None leaves alone. `leanbayes.convert.selectors` states the precedence.
-    strict: refuse if any layer with parameters, norm layers aside, would be left alone without a rule that says so.
+    rules: a method for all modules it supports, or a mapping from selectors (module, name glob, type, callable of name
+        and module) to methods or None, which leaves a module alone; precedence: `leanbayes.convert.selectors`.
+    strict: refuse if a layer with parameters, norm layers aside, would be left alone without a rule that says so.
 
     >>> import leanbayes as lb
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.Linear(8, 2))
@@ -108,7 +108,7 @@ def plan(model: nn.Module, rules: Rules, *, strict: bool = False) -> Plan:
 
 
 def converted(model: nn.Module, rules: Rules, *, strict: bool = False) -> tuple[Plan, dict[str, BayesianLayer]]:
-    """As `plan`, with the replacement of every module that is converted, by name; the model stays as it is."""
+    """The plan, and the replacement of every converted module by name; the model is not changed."""
     return _planned(model, rules, strict, _Model())
 
 
@@ -121,7 +121,7 @@ def _planned(model: nn.Module, rules: Rules, strict: bool, source: _Model) -> tu
     hits: dict[Rule, list[str]] = {rule: [] for rule in ordered}
     refusals: dict[Rule, str] = {}
     chosen: Chosen = {}
-    whole: set[str] = set()  # modules that are replaced, or were, with all that they hold
+    whole: set[str] = set()  # modules that are replaced with all their children, or were before
     for name, module in model.named_modules():
         if any(outer in whole for outer in ancestry(name)):
             continue
@@ -141,7 +141,7 @@ def _planned(model: nn.Module, rules: Rules, strict: bool, source: _Model) -> tu
 
 
 def _choose(name: str, module: nn.Module, rule: Rule | None, refusals: dict[Rule, str]) -> tuple[Rule | None, str]:
-    """The rule that converts a module, or None with the reason that it stays."""
+    """The rule that converts a module, or None and the reason that none does."""
     if isinstance(module, BayesianLayer):
         return None, "already Bayesian (restore_ it first to convert it again)"
     if rule is None:
@@ -150,11 +150,11 @@ def _choose(name: str, module: nn.Module, rule: Rule | None, refusals: dict[Rule
         return None, f"excluded by {rule.text}"
     reason = implementation(rule.method).reason_unsupported(module)
     if reason is not None:
-        # a name or module rule speaks of what a container holds, a type rule of the container itself
+        # a name or module rule concerns the children of a container, a type rule the container itself
         if module._parameters or not module._modules or rule.rank == 2:
             refusals.setdefault(rule, f"{name or 'the model'} ({type(module).__name__}): {reason}")
         return None, "norm layer, passes through" if _is_norm(module) else reason
-    if name == "" and rule.rank == 3 and module._modules:  # its layers can be, without a parameter that is its own
+    if name == "" and rule.rank == 3 and module._modules:  # its children can be converted
         return None, "the model itself cannot be replaced in place (wrap it: nn.Sequential(model))"
     if name == "":
         raise ConversionError(
@@ -165,7 +165,7 @@ def _choose(name: str, module: nn.Module, rule: Rule | None, refusals: dict[Rule
 
 
 def _is_norm(module: nn.Module) -> bool:
-    """Whether it is a norm layer of torch's, or one by its name (LlamaRMSNorm) with a scale and a shift by channel."""
+    """Whether it is a norm layer of torch, or by its name (LlamaRMSNorm) and with parameters per channel only."""
     own = [p for p in module._parameters.values() if p is not None]
     named = "Norm" in type(module).__name__ and not module._modules and all(p.ndim == 1 for p in own)
     return isinstance(module, NORMS) or named
@@ -184,7 +184,7 @@ def _check_rules(
     for rule in ordered:
         if not hits[rule] and len(ordered) > 1:
             raise no_match(rule, model)
-        # standing behind another rule is no mistake; treating nothing of what it matches is
+        # a rule may match only modules that other rules take, but not only modules that it cannot convert
         if rule.method is not None and rule in refusals and not any(name in converted for name in hits[rule]):
             raise ConversionError(f"rule {rule.text} converts nothing: {refusals[rule]}")
     if not converted:
@@ -213,13 +213,13 @@ def _check_strict(model: nn.Module, chosen: Chosen) -> None:
 def _convert(
     conversion: Conversion, aliases: dict[str, list[str]], chosen: Chosen, source: _Model
 ) -> tuple[Plan, dict[str, BayesianLayer]]:
-    """Convert the chosen modules, count parameters before and after, and check that tied ones are treated alike."""
+    """Convert the chosen modules, count parameters, and check that tied modules get the same method."""
     model = conversion.model
     assert model is not None
     modules = dict(model.named_modules())
     methods = {name: rule.method for name, (rule, _) in chosen.items() if rule is not None and rule.method is not None}
     given = {name: source.module(modules[name]) for name in methods}
-    for each in dict.fromkeys(methods.values()):  # it sees all its modules before the first is converted
+    for each in dict.fromkeys(methods.values()):
         mine = {name: module for name, module in given.items() if methods[name] == each}
         implementation(each).prepare(mine, conversion)
     seen_before: set[int] = set()
@@ -231,7 +231,7 @@ def _convert(
         module, method = modules[name], methods.get(name)
         own = [p for p in module._parameters.values() if p is not None]
         if method is not None or isinstance(module, BayesianLayer):
-            own = list(module.parameters())  # an attention, say, is taken with all that it holds
+            own = list(module.parameters())  # with its children, as of an attention
         elif not own:
             continue
         after = [source.parameter(p) for p in own]
@@ -279,7 +279,7 @@ def _check_ties(
 
 
 class _Model:
-    """Which modules and parameters are converted: those of the model."""
+    """The modules and parameters that are converted: here those of the model itself."""
 
     def module(self, module: nn.Module) -> nn.Module:
         return module
@@ -289,7 +289,7 @@ class _Model:
 
 
 class _MetaCopies(_Model):
-    """Copies of them whose parameters are on the meta device, so that a plan takes no memory; tied ones stay tied."""
+    """Copies whose parameters are on the meta device, so that a plan takes no memory; tied ones stay tied."""
 
     def __init__(self) -> None:
         self.made: dict[int, nn.Parameter] = {}

@@ -1,4 +1,4 @@
-"""`save_pretrained` of a converted model: its files name layers that `from_pretrained` does not know."""
+"""A warning on `save_pretrained` of converted models, whose files `from_pretrained` cannot read."""
 
 from __future__ import annotations
 
@@ -15,17 +15,14 @@ _NAME = "save_pretrained"
 
 @runtime_checkable
 class Pretrained(Protocol):
-    """A model of transformers, diffusers or huggingface_hub."""
+    """A model with a method ``save_pretrained``, as in transformers, diffusers and huggingface_hub."""
 
     def save_pretrained(self, *arguments: Any, **named: Any) -> Any:
         """Write a folder that ``from_pretrained`` reads."""
 
 
 class SaveWithWarning:
-    """Stands in for a model's method while some of its layers are Bayesian: warns, and saves all the same.
-
-    A trainer may save checkpoints with it, so it must not fail.
-    """
+    """Replaces ``save_pretrained`` of a model with Bayesian layers: warns, then saves, since a trainer may call it."""
 
     def __init__(self, model: nn.Module) -> None:
         self.model = model
@@ -42,7 +39,7 @@ class SaveWithWarning:
 
 
 def guard_(model: nn.Module) -> None:
-    """Put the warning on every such model that holds a Bayesian layer, and take it off the others."""
+    """Add the warning to models with Bayesian layers, and remove it from others."""
     for module in model.modules():
         if not isinstance(module, Pretrained):
             continue

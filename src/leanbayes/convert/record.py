@@ -22,11 +22,12 @@ _KEY = "_leanbayes"
 
 @dataclass
 class Record:
-    """likelihood: what the outputs mean, in JSON form, once a model has been fitted (see `leanbayes.likelihoods`).
+    """Facts about a model that `leanbayes.save` writes.
 
-    temperatures: those of widths that were calibrated (see `leanbayes.compress.width`).
+    likelihood: that of the task it was fitted for, in JSON form (see `leanbayes.likelihoods`).
+    temperatures: those of calibrated widths (see `leanbayes.compress.width`).
     conformal: the thresholds of prediction sets or intervals (see `leanbayes.conformalize_`).
-    classes: what the classes are called.
+    classes: the names of the classes.
     """
 
     likelihood: dict[str, Any] | None = None
@@ -35,7 +36,7 @@ class Record:
     classes: tuple[str, ...] = ()
 
     def trained(self, likelihood: dict[str, Any] | None, classes: tuple[str, ...] = ()) -> None:
-        """Training is over: the outputs mean this, and what was found out about the network before holds no more."""
+        """Set the likelihood after training; conformal thresholds of before are dropped."""
         self.likelihood, self.conformal, self.classes = likelihood, None, classes or self.classes
 
     def callbacks(self, model: nn.Module) -> list[Any]:
@@ -45,12 +46,12 @@ class Record:
 
 
 def get(model: nn.Module) -> Record | None:
-    """The record of a model, found also behind wrappers such as DistributedDataParallel."""
+    """The record of a model, also inside wrappers such as DistributedDataParallel; None if it has none."""
     return next((m.__dict__[_KEY] for m in model.modules() if _KEY in m.__dict__), None)
 
 
 def ensure(model: nn.Module) -> Record:
-    """The record of a model, made if there is none; it stands on the model inside wrappers, which `save` writes."""
+    """The record of a model, made if there is none, on the model inside wrappers."""
     record = get(model)
     if record is None:
         record = unwrapped(model).__dict__[_KEY] = Record()
@@ -58,7 +59,7 @@ def ensure(model: nn.Module) -> Record:
 
 
 def put(model: nn.Module, record: Record) -> None:
-    """Give a model a record of its own, beside those of its parts."""
+    """Set the record of a model, whatever those of its parts."""
     model.__dict__[_KEY] = record
 
 

@@ -1,8 +1,7 @@
 """Rules that give methods to modules by module, name, type or callable, and their precedence.
 
-Precedence: a rule that names the module itself, then a name glob, then a type, then a callable; within a kind the first
-rule that matches wins. A module or name rule that hits a container holds for everything inside it. The method None
-means: leave alone.
+A rule for a module itself comes before a name glob, a type, then a callable; within a kind the first that matches
+applies. A module or name rule for a container holds for everything inside it. The method None leaves a module alone.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ class Rule:
 
 
 def parse(rules: Any, conversion: Conversion) -> list[Rule]:
-    """The rules in order of precedence; raises where something is no rule."""
+    """The rules in order of precedence; invalid ones are refused."""
     if isinstance(rules, Method):
         return [
             Rule(lambda name, module, takes=takes: takes(module), method, 3, f"{type(rules).__name__}()")
@@ -99,7 +98,7 @@ def _rule(selector: Any, method: Any, model: nn.Module) -> Rule:
 
 
 def ancestry(name: str) -> Iterator[str]:
-    """A dotted name and the names of all that contain it."""
+    """A dotted name and the names of its parents."""
     while name:
         yield name
         name = name.rpartition(".")[0]

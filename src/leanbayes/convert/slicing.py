@@ -27,10 +27,10 @@ _PER_CHANNEL = ("num_features", "num_channels", "num_parameters")
 
 
 def slice_(model: nn.Module, graph: ChannelGraph, keep: Keep) -> nn.Module:
-    """Cut all channels of the named groups but those to keep out of a plain model, in place; returns it.
+    """Cut the channels of groups, except those to keep, out of a plain model, in place; returns the model.
 
-    keep: sorted channels by the name of their group; groups that are not named stay whole. All are checked before the
-    first tensor is cut. Masking the same channels at their consumers gives the same outputs.
+    keep: sorted channels by the name of their group; other groups stay whole. All are checked before anything is cut.
+    The outputs are those of the model with the same channels masked at their consumers.
 
     >>> from leanbayes.convert.channels import channel_graph
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -60,7 +60,7 @@ def _uses(group: Group) -> tuple[Use, ...]:
 
 
 def _check_tied(model: nn.Module, touched: set[str]) -> None:
-    """A tensor that two modules share cannot be cut for one of them."""
+    """Refuse to cut a tensor that two modules share."""
     owners: dict[int, set[int]] = {}
     for module in model.modules():
         for parameter in module._parameters.values():
@@ -113,7 +113,7 @@ def _slice_module(m: Any, into: Pairs, out: Pairs, carried: Pairs, keep: Keep) -
 
 
 def _per_channel(m: Any, carried: Pairs, keep: Keep) -> tuple[list[int], dict[str, int]]:
-    """Norm layers and PReLU: the channels left, and the options that count them."""
+    """Of norm layers and PReLU: the channels left, and the options that count them."""
     names = [name for name in _PER_CHANNEL if option(m, name) is not None]
     if not names:
         raise ConversionError(f"{type(m).__name__}: expected a module whose channels can be cut; keep them all")
@@ -126,7 +126,7 @@ def _per_channel(m: Any, carried: Pairs, keep: Keep) -> tuple[list[int], dict[st
 
 @torch.no_grad()
 def _apply(m: Any, cut: Cut, rows: Sequence[int], options: Mapping[str, int]) -> None:
-    """Replace the tensors and sizes of a module by the part that is kept."""
+    """Replace the tensors and sizes of a module by those of the kept part."""
     described = m
     if "posteriors" in m._modules:
         first: Cut = _rows_and_columns(rows, None)
@@ -137,7 +137,7 @@ def _apply(m: Any, cut: Cut, rows: Sequence[int], options: Mapping[str, int]) ->
         m.weight = nn.Parameter(_laid_out_as(m.weight, cut(m.weight)), m.weight.requires_grad)
     for name, value in options.items():
         if option(described, name) != value:
-            # for `save`: a network of the whole size is cut to it again by `load`
+            # for `save` and `load`, which cuts a network of the whole size again
             m.__dict__["sliced"] = {**m.__dict__.get("sliced", {}), name: value}
         setattr(described, name, value)
     if m._parameters.get("bias") is not None:
@@ -148,7 +148,7 @@ def _apply(m: Any, cut: Cut, rows: Sequence[int], options: Mapping[str, int]) ->
 
 
 def sizes(model: nn.Module) -> dict[str, dict[str, int]]:
-    """The modules that `slice_` has cut, by name, with the sizes they have now."""
+    """The present sizes of the modules that `slice_` has cut, by name."""
     found = ((name, m.__dict__.get("sliced")) for name, m in model.named_modules())
     return {name: dict(options) for name, options in found if options}
 
@@ -183,7 +183,7 @@ def resize_(module: Any, options: Mapping[str, int]) -> None:
     module.__dict__["sliced"] = dict(options)
     weight, bias = _shapes(module, option(module, known[0]))
     shapes = {"weight": weight, "bias": bias}
-    # new dictionaries: whoever holds the old ones can go back
+    # new dictionaries, so that the old ones can be restored
     module._parameters = {
         name: None if p is None else nn.Parameter(p.new_ones(shapes[name]), p.requires_grad)
         for name, p in module._parameters.items()
@@ -194,7 +194,7 @@ def resize_(module: Any, options: Mapping[str, int]) -> None:
 
 
 def _shapes(m: Any, channels: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Of a module's weight and of what it has for each output channel; channels: of a norm layer or PReLU."""
+    """The shapes of a module's weight and of its values per output channel; channels: of a norm layer or PReLU."""
     if isinstance(m, nn.Linear):
         return (m.out_features, m.in_features), (m.out_features,)
     if isinstance(m, nn.Embedding):
@@ -226,7 +226,7 @@ def scale_inputs_(module: nn.Module, scale: Tensor) -> None:
 
 
 def posterior_part(q: Posterior, cut: Cut) -> Posterior:
-    """The distribution of the part of a weight that a cut leaves: all its parameters are cut, and its mask.
+    """The posterior of a part of a weight, with all its parameters and its mask cut.
 
     >>> from leanbayes.posteriors import MultiplicativeGaussian
     >>> q = MultiplicativeGaussian.from_tensor(torch.ones(4, 3), granularity="neuron")
@@ -247,7 +247,7 @@ def posterior_part(q: Posterior, cut: Cut) -> Posterior:
 
 
 def _cut_shared(values: Tensor, shape: torch.Size, cut: Cut) -> Tensor:
-    """A part of values that broadcast to a shape; dimensions that the weights share stay shared."""
+    """A part of values that broadcast to a shape; dimensions of size 1 keep it."""
     found = cut(values.expand(shape))
     for dim in range(-values.ndim, 0):
         if values.shape[dim] == 1:
@@ -256,13 +256,13 @@ def _cut_shared(values: Tensor, shape: torch.Size, cut: Cut) -> Tensor:
 
 
 def _laid_out_as(before: Tensor, after: Tensor) -> Tensor:
-    """A copy of a tensor, channels last where that which it is a part of was."""
+    """A copy of a tensor in channels-last order if ``before`` is."""
     last = before.ndim == 4 and not before.is_contiguous() and before.is_contiguous(memory_format=torch.channels_last)
     return after.clone(memory_format=torch.channels_last if last else torch.contiguous_format)
 
 
 def sparse_part(q: Sparse, cut: Cut) -> SparsePoint:
-    """The values of a sparse weight at the places that a cut leaves.
+    """The values of a sparse weight that a cut leaves.
 
     >>> q = SparsePoint.from_tensor(torch.tensor([[1.0, 0.0], [2.0, 3.0]]), count=3)
     >>> sparse_part(q, lambda t: t[:, 1:]).mean.detach()
@@ -286,7 +286,7 @@ def _rows_and_columns(rows: Sequence[int], columns: Sequence[int] | None) -> Cut
 def _of_conv(
     groups: int, transposed: bool, width_in: int, width_out: int, rows: Sequence[int], columns: Sequence[int]
 ) -> Cut:
-    """Of a convolution's weight, (out, in / groups, ...), or (in, out / groups, ...) of a transposed one."""
+    """The cut of a convolution's weight, (out, in / groups, ...), or (in, out / groups, ...) if transposed."""
     fan_in, fan_out = width_in // groups, width_out // groups
 
     def within(features: Sequence[int], group: int, size: int) -> list[int]:

@@ -1,7 +1,7 @@
 """`trace`: the forward pass of a model as a list of steps, each a module or operation with its arguments.
 
-torch.fx traces symbolically and needs no input; where it fails (control flow that looks at shapes, say) torch.export
-traces with an example input. Both give the same steps.
+torch.fx traces symbolically and needs no input; if that fails, because of control flow that depends on shapes for
+example, torch.export traces with an example input. Both give the same steps.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from ..sampling import Site, has_means, using
 class Step:
     """One node of a trace.
 
-    name: the input, the attribute, the module (its first name in the model) or the operation ("relu", "add", ...;
-    in-place and plain, function and method, torch and aten share one; "?" stands before what is not torch's own).
-    args, kwargs: as the operation is called, other steps' results being their `fx.Node`.
-    shape: of the result, where it is a tensor and an example input was given.
+    name: the input, the attribute, the module (its first name in the model) or the operation ("relu", "add", ...; one
+    name for in-place and plain, function and method, torch and aten; with "?" before it if it is not torch's).
+    args, kwargs: those of the call, with `fx.Node` for results of other steps.
+    shape: of the result, if it is a tensor and there is an example input.
     """
 
     node: fx.Node
@@ -44,7 +44,7 @@ class Step:
 
 
 def trace(model: nn.Module, example_input: Any = None) -> list[Step]:
-    """The steps of a forward pass in the order they run; the model, its statistics and the generators stay as they are.
+    """The steps of a forward pass in order; the model, its statistics and the random generators are not changed.
 
     example_input: a tensor, a tuple of positional arguments or a mapping of named ones; None leaves shapes unknown.
 
@@ -76,10 +76,7 @@ def trace(model: nn.Module, example_input: Any = None) -> list[Step]:
 
 @contextlib.contextmanager
 def untouched(model: nn.Module) -> Iterator[None]:
-    """Run a block in eval mode without gradients, at the means where there are any, and leave no trace of it.
-
-    Training flags, buffers (BatchNorm statistics) and random generators are put back.
-    """
+    """Run a block in eval mode without gradients, at the means if there are any, and restore the model after it."""
     if any(nn.parameter.is_lazy(tensor) for tensor in (*model.parameters(), *model.buffers())):
         raise ConversionError("the model has lazy modules without shapes; run one batch through it first")
     with undisturbed(model), kept_buffers(model), using(mean_only=has_means(model), estimator="weight"):
@@ -87,7 +84,7 @@ def untouched(model: nn.Module) -> Iterator[None]:
 
 
 class _Tracer(fx.Tracer):
-    """Stops at torch's own modules, at subclasses of them that keep their forward, and at Bayesian layers."""
+    """Stops at torch's modules, at subclasses of them with the same forward, and at Bayesian layers."""
 
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         if isinstance(m, (BayesianLayer, Site)):
@@ -96,7 +93,7 @@ class _Tracer(fx.Tracer):
 
 
 class _Shapes(fx.Interpreter):
-    """Runs a traced model and keeps the shape of every tensor it meets."""
+    """Runs a traced model and records the shape of every tensor."""
 
     def __init__(self, module: fx.GraphModule) -> None:
         super().__init__(module)
@@ -129,8 +126,8 @@ def _bound(model: nn.Module, example_input: Any) -> inspect.BoundArguments | Non
 
 
 def _fx_steps(model: nn.Module, bound: inspect.BoundArguments | None) -> list[Step]:
-    root = copy.copy(model)  # a tracer hangs constants on its root
-    # what is not given keeps its default, so that `if mask is None` goes the way it goes in the example
+    root = copy.copy(model)  # a tracer sets constants on its root
+    # arguments that are not given keep their default, so that `if mask is None` goes as in the example
     given = {} if bound is None else bound.arguments
     constant = {
         name: parameter.default
@@ -163,7 +160,7 @@ def _shapes(root: nn.Module, graph: fx.Graph, bound: inspect.BoundArguments | No
         raise ConversionError(
             f"{type(root).__name__} cannot run on the example input: {_first_line(error)}; check its shape and dtype"
         ) from error
-    copies = zip(graph.nodes, interpreter.graph.nodes, strict=True)  # a GraphModule copies its graph, in the same order
+    copies = zip(graph.nodes, interpreter.graph.nodes, strict=True)  # a GraphModule copies its graph
     return {node: interpreter.shapes[twin] for node, twin in copies if twin in interpreter.shapes}
 
 
@@ -179,12 +176,12 @@ def _fx_kind(node: fx.Node) -> tuple[Any, str]:
 
 
 def _plain(name: str) -> str:
-    """One name for an operation and its in-place forms: ``add_``, ``iadd`` and ``__add__`` are ``add``."""
+    """The common name of an operation and its in-place forms: ``add_``, ``iadd`` and ``__add__`` are ``add``."""
     name = name.strip("_")
     return name[1:] if name in ("iadd", "isub", "imul", "itruediv") else name
 
 
-# which operation is a module's own, so that a parameter used any other way is noticed
+# the operation of each module; a parameter that another operation uses is exposed
 _OWN_OPERATIONS: dict[type[nn.Module], str] = {
     nn.Linear: "linear",
     nn.Conv1d: "conv1d",
@@ -234,7 +231,7 @@ def _export_name(target: Any) -> str:
 
 
 def _owner(model: nn.Module, operation: str, attributes: list[str]) -> str | None:
-    """The module whose own operation on its own parameters this is."""
+    """The module whose operation on its parameters this is, or None."""
     owners = {attribute.rpartition(".")[0] for attribute in attributes}
     if len(owners) != 1:
         return None
@@ -245,7 +242,7 @@ def _owner(model: nn.Module, operation: str, attributes: list[str]) -> str | Non
 
 
 def _first_names(model: nn.Module) -> dict[int, str]:
-    """The name of every module; the first one of a module that has several."""
+    """The first name of every module, by its identity."""
     return {id(module): name for name, module in reversed(list(model.named_modules(remove_duplicate=False)))}
 
 

@@ -1,4 +1,4 @@
-"""Whether a network has been trained: what is kept of it, and where its relatives start, depends on that."""
+"""`looks_trained`: whether a network has been trained."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from torch.nn.parameter import is_lazy
 
 
 def looks_trained(model: nn.Module) -> bool:
-    """Whether a network has been trained, or was initialised by other means than torch's defaults, if nothing tells.
+    """Whether a network has been trained, or initialised otherwise than by torch's defaults.
 
-    A BatchNorm that has seen a batch says so; and torch draws the weights of a Linear or a convolution from
-    U(-b, b), b = 1 / sqrt(fan-in), which training soon leaves somewhere. Other initialisations leave it too (He's
-    normal numbers, say): in a network where at least every other layer has a BatchNorm and none has seen a batch,
-    weights say nothing.
+    It has if a BatchNorm has seen a batch, or if the weights of a Linear or a convolution are outside of torch's
+    U(-b, b), b = 1 / sqrt(fan-in). Other initialisations, such as He's normal one, are outside too: if at least every
+    other layer has a BatchNorm and none has seen a batch, the weights are not looked at.
 
     >>> import torch
     >>> net = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8))

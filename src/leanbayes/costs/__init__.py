@@ -1,4 +1,4 @@
-"""What a model costs: parameters, multiply-accumulates, bytes, seconds.
+"""The cost of a model: parameters, multiply-accumulates, bytes, seconds.
 
 Three kinds of numbers, never one for another. Nominal: `Cost.macs`, `training_flops` and `inference_flops` follow from
 shapes and densities, as papers count; whether a machine gains by them is another question. Stored: `Cost.bytes` and

@@ -30,7 +30,7 @@ class LayerCost:
 
 @dataclass(frozen=True)
 class Cost:
-    """What a model costs; the layers' shares sum to the totals.
+    """The cost of a model; the layers' shares sum to the totals.
 
     parameters: stored numbers, a tensor shared by several layers counted once. A Gaussian weight has two.
     active_parameters: those still in use, as modules with ``active_parameters()`` say (pruned posteriors) and a set

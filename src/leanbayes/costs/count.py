@@ -28,7 +28,7 @@ from .shares import Share, shares
 
 
 def cost(model: nn.Module, example_input: Any) -> Cost:
-    """Count what a model, Bayesian or plain, costs; it runs once, in eval mode, and is left as it was.
+    """Count the cost of a model, Bayesian or plain, in one pass in eval mode; the model is not changed.
 
     example_input: a batch of inputs: a tensor, a tuple of positional arguments or a mapping of named ones.
 
@@ -139,7 +139,7 @@ def _macs_by_module(model: nn.Module) -> Iterator[dict[nn.Module, int]]:
 def _layers(
     model: nn.Module, macs: dict[nn.Module, int], kept: dict[nn.Module, Share], batch_size: int
 ) -> Iterator[LayerCost]:
-    """A row for every module that holds or does something itself, in the model's order; nothing is counted twice."""
+    """A row for every module with parameters or operations of its own, in the model's order."""
     seen: set[int] = set()  # tensors
     inside: set[nn.Module] = set()  # modules that are part of a row
     for name, module in model.named_modules():
@@ -168,7 +168,7 @@ def _layers(
 
 @contextlib.contextmanager
 def _shapes_known(model: nn.Module, inputs: Any) -> Iterator[None]:
-    """Run a block in which masks whose shape depends on the input know it."""
+    """Run a block in which masks learn their shape from the input."""
     unknown = [site for site in _sites(model) if site.learns_shape and not site.shapes]
     if unknown:
         with undisturbed(model), watching(lambda site: None):
@@ -203,7 +203,7 @@ def _path(module: nn.Module, called: bool) -> str:
 
 
 def _active(members: list[nn.Module], seen: set[int], kept: Share) -> int:
-    """The parameters in use: a module that can say so answers for everything inside it; then a width keeps a share."""
+    """The parameters in use: as a module says for all inside it, times the share that a width keeps."""
     count, answered = 0, set[nn.Module]()
     for member in members:
         if member in answered:

@@ -1,4 +1,4 @@
-"""What is left of a layer where ordered channels are cut to a width."""
+"""The shares of layers that are left if ordered channels are cut to a width."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Share:
 
 
 def shares(model: nn.Module, masked: bool = False) -> dict[nn.Module, Share]:
-    """What is kept of every layer that makes, passes on or takes ordered channels, at the widths that are set.
+    """The share of each layer that produces, passes on or consumes ordered channels, at the widths that are set.
 
     masked: only by units that multiply by zero, not by those that leave channels out of the arithmetic.
     """

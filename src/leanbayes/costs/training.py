@@ -1,4 +1,4 @@
-"""What training takes on this machine: bytes that exist, and time by the clock."""
+"""The bytes and the time of training on this machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ..errors import ConfigError, DataError
 
 @dataclass(frozen=True)
 class TrainingBytes:
-    """What a model in training stores between two steps, in bytes; activations come on top while a step runs.
+    """The bytes that a model in training stores between two steps; activations come on top during a step.
 
     buffers: the indices of sparse weights, the statistics of BatchNorm. optimizer: its state.
     """

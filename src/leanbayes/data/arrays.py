@@ -1,4 +1,4 @@
-"""What a reader hands over, in numpy: parts, labels checked, not yet normalised."""
+"""The arrays of a data set as a reader returns them, and checks of images and labels."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ..errors import DataError
 
 @dataclass(frozen=True)
 class Arrays:
-    """The parts of a data set as they lie on disk.
+    """The parts of a data set as stored on disk, not normalised.
 
-    ``parts`` maps "train", "val", "test" to (inputs, targets), or to (inputs,) where there are no labels. Images are
+    ``parts`` maps "train", "val", "test" to (inputs, targets), or to (inputs,) if there are no labels. Images are
     uint8 of shape (n, channels, height, width), `full_scale` the value that stands for 1.0; features are floats of
-    shape (n, features). `normalise_like` names the set whose statistics these inputs are to be normalised with.
-    `groups`, of parts by name, are whole numbers (n,) that data of one patient share.
+    shape (n, features). `normalise_like` names the set whose statistics normalise these inputs. `groups`, of parts by
+    name, are whole numbers (n,), the same for all data of a patient.
     """
 
     task: str
@@ -29,8 +29,13 @@ class Arrays:
     groups: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
+def damaged(path: Path, expected: str, error: Exception, advice: str = "delete it and fetch it again") -> DataError:
+    """The error of a damaged file, with the error of its reader."""
+    return DataError(f"{path}: expected {expected} ({type(error).__name__}: {str(error)[:200]}); {advice}")
+
+
 def check_images(path: Path, images: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """The images, if they are uint8 of shape (n, *shape)."""
+    """The images, refused unless they are uint8 of shape (n, *shape)."""
     if images.dtype != np.uint8 or images.ndim != len(shape) + 1 or images.shape[1:] != shape:
         wanted = ", ".join(map(str, shape))
         raise DataError(
@@ -41,7 +46,7 @@ def check_images(path: Path, images: np.ndarray, shape: tuple[int, ...]) -> np.n
 
 
 def check_labels(path: Path, labels: np.ndarray, count: int, num_classes: int) -> np.ndarray:
-    """The labels as int64 of shape (count,), if there is one for each image and all are in [0, num_classes).
+    """The labels as int64 of shape (count,), refused unless there is one in [0, num_classes) for each image.
 
     >>> check_labels(Path("labels"), np.array([0, 9, 12]), count=3, num_classes=10)
     Traceback (most recent call last):

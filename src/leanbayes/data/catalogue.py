@@ -26,7 +26,7 @@ def _entries() -> dict[str, Entry]:
 
 
 def names() -> dict[str, str]:
-    """Every name that `load` knows, with a line on what it is.
+    """The names that `load` knows, each with a line of description.
 
     >>> names()["digits"]
     '1,797 handwritten digits, 8x8 grey, 10 classes; embedded, the default'
@@ -43,7 +43,7 @@ def entry(name: str) -> Entry:
     """
     if isinstance(name, str) and name in _entries():
         return _entries()[name]
-    # People write FashionMNIST, fashion_mnist, CIFAR-10: spelling is compared without case and punctuation.
+    # compared without case and punctuation: FashionMNIST, fashion_mnist
     plain = {_plain(known): known for known in _entries()}
     close = difflib.get_close_matches(_plain(str(name)), plain, n=1)
     hint = f"did you mean {plain[close[0]]!r}? " if close else ""

@@ -81,7 +81,7 @@ def _whole_numbers(where: Path, labels: Any) -> np.ndarray:
 
 
 def _contents(source: Path, files: Sequence[str]) -> list[tuple[Path, bytes]]:
-    """Each file's place (for messages) and content."""
+    """The path (for messages) and content of each file."""
     try:
         if source.is_dir() or not source.exists():
             found = {name: read_whole(source / name, _MOST) for name in files}
@@ -107,7 +107,7 @@ def _damaged(source: Path, error: Exception) -> DataError:
 
 
 def _from_archive(source: Path, files: Sequence[str]) -> dict[str, bytes]:
-    """Read members in one pass and in memory: nothing is unpacked to disk, so no member's path can matter."""
+    """Read members in one pass, without unpacking to disk."""
     found = {}
     with (
         open_packed(source, _MOST_UNPACKED) as (file, most),

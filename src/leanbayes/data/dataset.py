@@ -1,4 +1,4 @@
-"""A data set in memory: named parts of tensors, and all that a model needs to know about them."""
+"""A data set in memory: named parts of tensors, with the facts that a model needs."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ PARTS = ("train", "val", "test")
 
 
 class Part(TensorDataset):
-    """Tensors side by side, and what the classes are called, in the attribute where torchvision has it.
+    """A TensorDataset with the names of its classes, in the attribute ``classes`` as in torchvision.
 
-    groups: (n,), a whole number that data of one patient share; None where data are independent.
+    groups: (n,), a whole number that all data of a patient share; None if the data are independent.
     """
 
     def __init__(self, *tensors: Tensor, classes: Sequence[str] = (), groups: Tensor | None = None) -> None:
@@ -28,7 +28,7 @@ class Part(TensorDataset):
         self.classes, self.groups = tuple(classes), groups
 
     def take(self, index: Tensor) -> Part:
-        """Some of the data."""
+        """The data at some positions."""
         groups = None if self.groups is None else self.groups[index]
         return Part(*(tensor[index] for tensor in self.tensors), classes=self.classes, groups=groups)
 
@@ -40,9 +40,8 @@ class DataSet:
     ``inputs * std + mean`` is the original, in [0, 1] for images ((n, channels, height, width), mean and std of shape
     (channels,)) and in its own unit for features ((n, features), mean and std of shape (features,)). Targets are
     labels (n,) int64, or for regression (n, 1) float32 with ``targets * y_std + y_mean`` the original; masks by four
-    annotators are (n, 4, height, width) bool, and ``groups`` of such a part (n,) says which are of one patient. What is
-    "unlabelled" has inputs alone. `preparation` is what `read` learned from data of your own.
-
+    annotators are (n, 4, height, width) bool, with the patient of each image in ``groups`` of the part. "unlabelled"
+    data have inputs alone. `preparation` is what `read` learned from data of your own.
     >>> from leanbayes.data import load
     >>> load("digits")
     DataSet('digits', classification: 1294 train, 144 val, 359 test; inputs (1, 8, 8), 10 classes)
@@ -61,22 +60,22 @@ class DataSet:
 
     @property
     def train(self) -> TensorDataset:
-        """The part to fit."""
+        """The training part."""
         return self._part("train")
 
     @property
     def val(self) -> TensorDataset:
-        """The part to choose by."""
+        """The validation part."""
         return self._part("val")
 
     @property
     def test(self) -> TensorDataset:
-        """The part to report on."""
+        """The test part."""
         return self._part("test")
 
     @property
     def num_classes(self) -> int | None:
-        """How many classes there are; None where there are none."""
+        """The number of classes, or None if there are none."""
         return len(self.class_names) or None
 
     def _part(self, part: str) -> TensorDataset:
@@ -94,7 +93,7 @@ class DataSet:
 
 
 def class_names(data: Any) -> tuple[str, ...]:
-    """What the classes of a data set are called, where it says so as torchvision's do, in ``classes``.
+    """The names of the classes of a data set, from its attribute ``classes`` as torchvision has it; empty without.
 
     >>> class_names(DataLoader(Part(torch.zeros(2, 1), classes=("cat", "dog"))))
     ('cat', 'dog')
@@ -107,10 +106,7 @@ def class_names(data: Any) -> tuple[str, ...]:
 
 
 def groups_of(data: Any) -> Tensor | None:
-    """Which data belong together, the slices of a patient, (n,); None where a data set does not say so.
-
-    A DataLoader that shuffles has another order than its data set; of one there are none.
-
+    """The group of each datum, such as its patient, (n,); None for data without groups or a DataLoader that shuffles.
     >>> groups_of(DataLoader(Part(torch.zeros(3, 1), groups=torch.tensor([7, 7, 8]))))
     tensor([7, 7, 8])
     """
@@ -137,7 +133,7 @@ def loaders(
     whole_number("batch_size", batch_size, error=DataError)
     return {
         name: part
-        if isinstance(part, DataLoader)  # of a function of the user's own
+        if isinstance(part, DataLoader)  # from a function of the user
         else DataLoader(
             part,
             batch_size=batch_size,

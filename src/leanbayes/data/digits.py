@@ -21,8 +21,7 @@ _TEST_FRACTION = 0.2
 def build(request: Request) -> Arrays:
     """Images (n, 1, 8, 8), labels (n,): 1,438 to train on (and cut a validation part from) and 359 to test on.
 
-    The test part is the same whatever the seed, so that runs with different seeds are tested alike. It is stratified
-    by class; the writers are not known, so a writer's digits can be on both sides.
+    The test part does not depend on the seed. It is stratified by class, not by writer, which is unknown.
     """
     del request
     images, labels = _images()

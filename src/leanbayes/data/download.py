@@ -1,4 +1,4 @@
-"""Official files from their official places, checked against their published MD5, kept in pooch's cache."""
+"""Downloads of official files into pooch's cache, checked against their published MD5."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..optional import require
 
 @dataclass(frozen=True)
 class Remote:
-    """A published file: its name, its MD5, and where it can be had, best place first."""
+    """A published file: its name, its MD5, and its URLs, best first."""
 
     file: str
     md5: str
@@ -20,7 +20,7 @@ class Remote:
 
 
 def cache(name: str) -> Path:
-    """The folder that downloads of a data set are kept in."""
+    """The cache folder of a data set."""
     require("pooch", "data", f"downloading {name}")
     import pooch
 
@@ -28,7 +28,7 @@ def cache(name: str) -> Path:
 
 
 def fetch(remote: Remote, folder: Path, *, download: bool = True) -> Path:
-    """The file in `folder`, downloaded if it is not there or not whole; it appears there complete or not at all."""
+    """The file in `folder`, downloaded unless it is there and whole; it is written atomically."""
     target = folder / remote.file
     if target.is_file() and _md5(target) == remote.md5:
         return target
@@ -38,16 +38,11 @@ def fetch(remote: Remote, folder: Path, *, download: bool = True) -> Path:
     import pooch
 
     failures = []
+    downloader = pooch.HTTPDownloader(timeout=30)
     for url in remote.urls:
         try:
-            pooch.retrieve(
-                url,
-                known_hash=f"md5:{remote.md5}",
-                fname=remote.file,
-                path=folder,
-                downloader=pooch.HTTPDownloader(timeout=30),
-            )
-        # requests' errors are OSErrors; pooch reports a checksum that differs as a ValueError with both sums in it.
+            pooch.retrieve(url, f"md5:{remote.md5}", remote.file, folder, downloader=downloader)
+        # requests' errors are OSErrors; a wrong checksum is a ValueError
         except (OSError, ValueError) as error:
             failures.append(f"{url} could not be downloaded to {target}: {_brief(error)}")
         else:
@@ -61,7 +56,7 @@ def _md5(path: Path) -> str:
 
 
 def _brief(error: Exception) -> str:
-    """What went wrong, on a line: requests nests three libraries' messages where one word would do."""
+    """An error on one line, without the nested messages of requests."""
     import requests
 
     if isinstance(error, (requests.ConnectionError, requests.Timeout)):

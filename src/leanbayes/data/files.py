@@ -1,4 +1,4 @@
-"""Where the files of a data set are: under `root`, under $LEANBAYES_DATA, or downloaded."""
+"""Finding the files of a data set: under `root`, under $LEANBAYES_DATA, or by download."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ VARIABLE = "LEANBAYES_DATA"
 
 @dataclass(frozen=True)
 class Request:
-    """The arguments of `load` that builders need; `train` and `test` say which of the two to read."""
+    """The arguments of `load` that readers need; `train` and `test` say which parts to read."""
 
     name: str
     root: str | os.PathLike[str] | None = None
@@ -33,22 +33,22 @@ class Request:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What the catalogue has about the files."""
+        """The facts about the files in the catalogue."""
         return entry(self.name).facts
 
 
 def find(request: Request, paths: Sequence[str], remote: Remote | None) -> Path:
-    """The first of `paths` that exists under the root; otherwise the published file, downloaded to the cache."""
+    """The first of `paths` that exists under the root, or else the published file in the cache."""
     return find_local(request, paths) or obtain(request, paths, remote)
 
 
 def find_local(request: Request, paths: Sequence[str]) -> Path | None:
-    """The first of `paths` that exists under the root, if any does."""
+    """The first of `paths` that exists under the root, or None."""
     return next((path for path in _candidates(request, paths) if path.is_file()), None)
 
 
 def obtain(request: Request, paths: Sequence[str], remote: Remote | None) -> Path:
-    """The published file from the cache or the network; `paths` are what was looked for before, for the message."""
+    """The published file, from the cache or the network; `paths` are named in the message if there is none."""
     if remote is None:
         raise DataError(_missing(request, paths, "it cannot be downloaded: there is no public copy"))
     try:
@@ -58,7 +58,7 @@ def obtain(request: Request, paths: Sequence[str], remote: Remote | None) -> Pat
 
 
 def _root(request: Request) -> tuple[Path | None, bool]:
-    """The folder to look in, and whether the caller named it."""
+    """The folder to look in, and whether the caller gave it."""
     given = request.root if request.root is not None else os.environ.get(VARIABLE) or None
     if given is None:
         return None, False
@@ -72,8 +72,8 @@ def _candidates(request: Request, paths: Sequence[str]) -> list[Path]:
     root, named = _root(request)
     if root is None:
         return []
-    # A root named in the call may be the very folder of the files. A shared one may not: MNIST, Fashion-MNIST and
-    # KMNIST use the same file names, and the wrong set would be read without a word.
+    # The root of a call may be the folder of the files itself. A shared one may not, since MNIST, Fashion-MNIST and
+    # KMNIST use the same file names.
     bare = [Path(path).name for path in paths] if named else []
     return list(dict.fromkeys(root / path for path in [*paths, *bare]))
 

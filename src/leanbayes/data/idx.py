@@ -62,8 +62,8 @@ def _parse(path: Path, file: Stream, capacity: int) -> np.ndarray:
         raise DataError(f"{path}: expected {ndim} sizes after the magic number, received a file cut short; {_AGAIN}")
     shape = struct.unpack(f">{ndim}I", sizes)
     expected = math.prod(shape) * dtype.itemsize
-    # Before anything is read: a header must not make us allocate more memory than the file can fill. The sizes of an
-    # array without values need no memory, but numpy refuses those whose product overflows.
+    # Before reading: a header must not make us allocate more memory than the file can fill, nor hold sizes whose
+    # product overflows, which numpy refuses.
     if expected > capacity or math.prod(n or 1 for n in shape) >= 2**62:
         raise DataError(
             f"{path}: expected {expected} bytes of values for shape {shape}, received a file that cannot hold more "

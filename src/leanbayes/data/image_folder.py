@@ -16,7 +16,7 @@ _MOST = 2**31  # bytes of all images together
 
 
 def class_folders(folder: Path) -> dict[str, list[Path]]:
-    """The images of each class by the name of its folder, both in order; hidden files are passed over."""
+    """The images of each class by the name of its folder, sorted, without hidden files."""
     found = {}
     loose, other = [], []
     for child in sorted(folder.iterdir()):
@@ -46,7 +46,7 @@ def class_folders(folder: Path) -> dict[str, list[Path]]:
 
 
 def images_in(path: Path) -> list[Path]:
-    """An image, or all images of a folder, in order, whatever their class."""
+    """An image, or all images of a folder and its subfolders, sorted."""
     if path.is_file():
         return [path]
     found = [p for p in sorted(path.rglob("*")) if p.is_file() and p.suffix.lower() in SUFFIXES]
@@ -56,9 +56,9 @@ def images_in(path: Path) -> list[Path]:
 
 
 def read_images(paths: list[Path], *, size: int = 0, channels: int | None = None) -> np.ndarray:
-    """Images as uint8 (n, channels, height, width): grey where all are and ``channels`` does not say otherwise.
+    """Images as uint8 (n, channels, height, width), grey if ``channels`` is 1, or if it is None and all images are.
 
-    size: the side of a square that they are resized to; 0 leaves them, and all must be of one size.
+    size: the side of a square to resize them to; 0 requires images of one size.
     """
     require("PIL", "images", "folders of images")
     from PIL import Image, ImageOps
@@ -78,10 +78,8 @@ def read_images(paths: list[Path], *, size: int = 0, channels: int | None = None
                 pictures.append(np.asarray(image, dtype=np.uint8))
         except DataError:
             raise
-        except Exception as error:  # a damaged image may be anything
-            raise DataError(
-                f"{path}: expected a readable image ({type(error).__name__}: {str(error)[:120]})"
-            ) from error
+        except Exception as error:
+            raise _unreadable(path, error) from error
         if pictures[-1].shape != pictures[0].shape:
             (h, w), (h0, w0) = pictures[-1].shape[:2], pictures[0].shape[:2]
             raise DataError(
@@ -103,5 +101,9 @@ def _mode(path: Path) -> str:
     try:
         with Image.open(path) as image:
             return image.mode
-    except Exception as error:  # a damaged image may be anything
-        raise DataError(f"{path}: expected a readable image ({type(error).__name__}: {str(error)[:120]})") from error
+    except Exception as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: Exception) -> DataError:
+    return DataError(f"{path}: expected a readable image ({type(error).__name__}: {str(error)[:120]})")

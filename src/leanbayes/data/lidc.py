@@ -1,4 +1,4 @@
-"""LIDC lung nodules: crops of CT slices, each outlined by four annotators who disagree."""
+"""LIDC lung nodules: crops of CT slices, each outlined by four annotators."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ def read_lidc(path: str | os.PathLike[str]) -> tuple[np.ndarray, np.ndarray, np.
     """Images (n, 1, 64, 64) uint8, masks (n, 4, 64, 64) bool (one an annotator) and patients (n,) of an .npz file.
 
     A .pickle is the published file of 128x128 crops: {name: {"image": pixels in [0, 1], "masks": four of zeros and
-    ones, "series_uid": the scan}}. Its pixels are rounded to 256 grey values, and the scans, 1,018 of 1,010 patients,
-    stand for the patients.
+    ones, "series_uid": the scan}}. Its pixels are rounded to 256 grey values. Scans (1,018 of 1,010 patients) are
+    taken for patients.
 
     >>> import pathlib, tempfile
     >>> with tempfile.TemporaryDirectory() as folder:
@@ -62,7 +62,7 @@ def _read_pickle(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _slice(where: str, one: Any) -> tuple[np.ndarray, np.ndarray, str]:
-    """The pixels, the masks and the scan of a slice."""
+    """The pixels, masks and scan of a slice."""
     if not isinstance(one, dict) or not {"image", "masks", "series_uid"} <= one.keys():
         keys = ", ".join(map(str, one))[:80] if isinstance(one, dict) else type(one).__name__
         raise DataError(f"{where}: expected 'image', 'masks' and 'series_uid', received {keys}")
@@ -84,7 +84,7 @@ def build(request: Request) -> Arrays:
 
 
 def by_group(images: np.ndarray, masks: np.ndarray, groups: np.ndarray, names: tuple[str, ...]) -> Arrays:
-    """Images and masks split into train, val and test (60, 20, 20 %), those of a patient together."""
+    """Images and masks split into train, val and test (60, 20, 20 %) by patient."""
     rest, test = hold_out_groups(groups, 0.2, seed=0)
     train, val = (rest[index] for index in hold_out_groups(groups[rest], 0.25, seed=1))
     index = {"train": train, "val": val, "test": test}

@@ -1,7 +1,7 @@
-"""How much a file of data may hold, so that a forged one costs little time and memory before it is refused.
+"""Limits on the size of data files, so that a forged file is refused before it takes much time or memory.
 
-A packed file can claim, or unpack to, a thousand times its size. Published data sets are pictures and numbers, which
-hardly pack at all (lung masks the most: about 8 to 1 in a whole file), so more than `RATIO` is a forgery.
+A packed file can claim, or unpack to, a thousand times its size. Published data sets hardly pack at all (lung masks
+the most: about 8 to 1), so more than `RATIO` is refused.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ _PIECE = 2**20
 
 
 class Stream(Protocol):
-    """Whatever bytes can be read from."""
+    """An object with a method ``read``."""
 
     def read(self, size: int = -1, /) -> bytes:
-        """At most so many bytes, none at the end."""
+        """At most ``size`` bytes; empty at the end."""
 
 
 def unpacked(size: int, most: int) -> int:
-    """How many bytes a packed file of `size` bytes may unpack to, `most` being what the largest data set takes.
+    """The bytes that a packed file of `size` bytes may unpack to, at most `most`.
 
     >>> unpacked(10 * 2**20, most=2**30) // 2**20, unpacked(2**30, most=2**30) // 2**20
     (224, 1024)
@@ -38,7 +38,7 @@ def unpacked(size: int, most: int) -> int:
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Open a file to read it; a folder, a device or a pipe, which may never end, is an OSError like a missing file."""
+    """Open a file to read it; a folder, device or pipe is an OSError."""
     if not stat.S_ISREG(os.stat(path).st_mode):
         raise OSError(errno.EINVAL, "Not a regular file", str(path))
     return path.open("rb")
@@ -46,10 +46,7 @@ def open_regular(path: Path) -> BinaryIO:
 
 @contextlib.contextmanager
 def open_packed(path: Path, most: int) -> Iterator[tuple[Stream, int]]:
-    """Open a file, gzipped (by its first bytes, whatever its name) or not; yields it and the bytes it may hold.
-
-    most: what the largest data set takes.
-    """
+    """Open a file, gzipped (by its first bytes) or not; yields it and the bytes that it may hold, at most `most`."""
     with open_regular(path) as raw:
         zipped, size = raw.read(2) == b"\x1f\x8b", os.fstat(raw.fileno()).st_size
         raw.seek(0)
@@ -65,7 +62,7 @@ def read_whole(path: Path, most: int) -> bytes:
 
 
 def read_bytes(file: Stream, count: int) -> np.ndarray:
-    """The next `count` bytes of a stream as uint8, fewer where it ends; nothing is held twice."""
+    """The next `count` bytes of a stream as uint8, fewer at its end, without a second copy in memory."""
     values = np.empty(count, np.uint8)
     at = 0
     while at < count and (piece := file.read(min(_PIECE, count - at))):
@@ -87,7 +84,7 @@ class Bounded:
         self.file, self.most, self.left = file, most, most
 
     def read(self, size: int = -1, /) -> bytes:
-        """At most `size` bytes, all that are left where it is negative."""
+        """At most `size` bytes; all that are left if it is negative."""
         wanted = self.left + 1 if size < 0 else min(size, self.left + 1)
         data = self.file.read(wanted)
         self.left -= len(data)

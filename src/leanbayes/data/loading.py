@@ -1,4 +1,4 @@
-"""`load`: a data set by its name, split, normalised, as tensors."""
+"""`load`: a published data set by name, split and normalised, as tensors."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def load(
 ) -> DataSet:
     """The data set called `name` (see `names`), from `root`, from the folder $LEANBAYES_DATA, or downloaded.
 
-    `val_fraction` of the training data, chosen by `seed`, become the validation part where the set has no official
-    one; 0 leaves them in. The test part never depends on the seed. `split` is the published split of a UCI set.
-    `parts` limits what is read and kept. `normalise` subtracts the training mean and divides by the standard
-    deviation, per channel or feature (and the target's, for regression); give it a DataSet to use that one's, as
-    out-of-domain data need: ``load("svhn", parts="test", normalise=cifar)``. The not-digits use the digits'.
+    `val_fraction` of the training data, chosen by `seed`, become the validation part if the set has no official one;
+    0 keeps them in training. The test part does not depend on the seed. `split` is the published split of a UCI set.
+    `parts` limits what is read. `normalise` subtracts the training mean and divides by the standard deviation, per
+    channel or feature (and for regression those of the target); give it a DataSet to use its statistics, as for
+    out-of-domain data: ``load("svhn", parts="test", normalise=cifar)``. The not-digits use those of the digits.
 
     >>> digits = load("digits")
     >>> inputs, targets = digits.train.tensors
@@ -52,7 +52,7 @@ def load(
     checks.number("val_fraction", val_fraction, at_least=0, below=1, error=DataError)
     checks.whole_number("seed", seed, at_least=0, at_most=2**32 - 1, error=DataError)
     checks.instance("normalise", normalise, (bool, DataSet), "True, False or a DataSet", error=DataError)
-    # The training part's statistics are needed even where only the test part is.
+    # the training statistics are needed even if only the test part is
     train = normalise is True or bool({"train", "val"} & wanted)
     request = Request(name, root, download, train=train, test="test" in wanted, split=split)
     arrays: Arrays = importlib.import_module(f".{module}", __package__).build(request)
@@ -72,7 +72,7 @@ def _check_parts(parts: str | Sequence[str]) -> set[str]:
 
 
 def _with_validation(arrays: Arrays, fraction: float, seed: int) -> Arrays:
-    """Cut a validation part from the training part, stratified by class, unless there is an official one."""
+    """Cut a validation part from the training part, stratified by class, unless there is one."""
     if fraction == 0 or "val" in arrays.parts or "train" not in arrays.parts:
         return arrays
     inputs, targets = arrays.parts["train"]
@@ -117,7 +117,7 @@ def _to_tensors(name: str, arrays: Arrays, wanted: set[str], normalise: bool | D
 
 
 def _pixel_statistics(images: np.ndarray, full_scale: int) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation per channel, from the counts of the 256 values: exact, and no float copy is made."""
+    """Mean and standard deviation per channel, exact, from the counts of the 256 values."""
     values, moments = np.arange(256) / full_scale, []
     for channel in range(images.shape[1]):
         counts = np.bincount(images[:, channel].reshape(-1), minlength=256)
@@ -128,9 +128,8 @@ def _pixel_statistics(images: np.ndarray, full_scale: int) -> tuple[Tensor, Tens
 
 
 def _feature_statistics(features: np.ndarray) -> tuple[Tensor, Tensor]:
-    """Mean and standard deviation per column, float64; a column that never changes is divided by 1."""
+    """Mean and standard deviation per column, float64; 1 for a constant column (its own may be rounding error)."""
     std = features.std(axis=0)
-    # A constant's computed deviation can be rounding error instead of 0, and dividing by it would make noise of it.
     std = np.where(np.ptp(features, axis=0) == 0, 1.0, std)
     return torch.from_numpy(features.mean(axis=0)), torch.from_numpy(std)
 

@@ -1,8 +1,8 @@
-"""Arrays of numbers in MATLAB files of version 5, read so that no more is unpacked than the file can honestly hold.
+"""Arrays of numbers in MATLAB files of version 5, with a limit on what is unpacked, which scipy does not have.
 
 A file is 128 bytes of header, then elements: a type, a length, the content. A variable is an element of type 14, or one
 of type 15, which is such an element packed by zlib. Its parts are flags, sizes, name, values ("MAT-File Format", The
-MathWorks, 2019, chapter 1). scipy reads far more than that, and unpacks without a limit.
+MathWorks, 2019, chapter 1).
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ _MOST_VARIABLES = 1000
 
 
 def read_matlab(path: Path, names: Collection[str]) -> dict[str, np.ndarray]:
-    """The named variables, laid out as in the file (the first index runs fastest); others are skipped.
+    """The named variables in the memory order of the file (the first index runs fastest); others are skipped.
 
-    Whatever is wrong with a file raises an OSError, a ValueError, a struct.error or a zlib.error.
+    A damaged file raises an OSError, a ValueError, a struct.error or a zlib.error.
     """
     found: dict[str, np.ndarray] = {}
     with open_regular(path) as file:
@@ -60,7 +60,7 @@ def _byte_order(header: bytes) -> str:
 
 
 def _variable(file: Stream, order: str, names: Collection[str], most: int, kind: int) -> tuple[str, np.ndarray] | None:
-    """Name and values of a variable, None if its name is not among names."""
+    """Name and values of a variable, or None if its name is not among names."""
     if kind == _PACKED and struct.unpack(f"{order}I", file.read(8)[:4])[0] != _MATRIX:
         raise ValueError("something else than a variable is packed")
     flags = _small(file, order, 8)
@@ -74,7 +74,7 @@ def _variable(file: Stream, order: str, names: Collection[str], most: int, kind:
     number, length, inline = _tag(file, order)
     if (stored := _TYPES.get(number)) is None or len(sizes) < 2 or min(sizes) < 0:
         raise ValueError(f"{name}: values of type {number} and sizes {sizes}")
-    # Before anything is read: sizes must not make us allocate more memory than the file can fill.
+    # before reading: sizes must not make us allocate more memory than the file can fill
     count, each = math.prod(sizes), np.dtype(stored).itemsize
     if count * max(each, np.dtype(made).itemsize) > most or count * each != length:
         raise ValueError(f"{name}: sizes {sizes} and {length:,} bytes, where at most {most:,} can be stored")
@@ -85,7 +85,7 @@ def _variable(file: Stream, order: str, names: Collection[str], most: int, kind:
 
 
 def _tag(file: Stream, order: str) -> tuple[int, int, bytes | None]:
-    """Type and length of an element, and its content where that is so small that it stands in the tag."""
+    """Type and length of an element, and its content if it is so small that the tag holds it."""
     tag = file.read(8)
     first, length = struct.unpack(f"{order}II", tag)
     if first >> 16:
@@ -96,7 +96,7 @@ def _tag(file: Stream, order: str) -> tuple[int, int, bytes | None]:
 
 
 def _small(file: Stream, order: str, most: int) -> bytes:
-    """The content of a part of at most `most` bytes; it is padded to a multiple of 8."""
+    """The content of a part of at most `most` bytes, which is padded to a multiple of 8."""
     _, length, inline = _tag(file, order)
     if inline is not None:
         return inline
@@ -106,14 +106,14 @@ def _small(file: Stream, order: str, most: int) -> bytes:
 
 
 class _Unpacked:
-    """A stream of the next bytes of a file, unpacked by zlib as they are read."""
+    """A stream of the next bytes of a file, unpacked by zlib."""
 
     def __init__(self, file: Stream, length: int) -> None:
         self.file, self.left = file, length
         self.zlib = zlib.decompressobj()
 
     def read(self, size: int = -1, /) -> bytes:
-        """At most `size` bytes; fewer at the end alone."""
+        """At most `size` bytes, fewer only at the end."""
         made = bytearray()
         while len(made) < size and not self.zlib.eof:
             data = self.zlib.unconsumed_tail

@@ -1,4 +1,4 @@
-"""MedMNIST's .npz files, of which PneumoniaMNIST is in the catalogue: its three parts are official."""
+"""MedMNIST's .npz files with three official parts; PneumoniaMNIST is in the catalogue."""
 
 from __future__ import annotations
 

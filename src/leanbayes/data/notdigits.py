@@ -1,7 +1,6 @@
-"""Things that are not digits, in the digits' format: what a network trained on digits should be unsure about.
+"""Out-of-domain images in the digits' format: letters, noise, photographs and shuffled digits.
 
-All are grey 8x8 images on the digits' own scale of 17 levels, so that neither range nor granularity gives them away,
-and all are normalised with the digits' mean and standard deviation.
+All are grey 8x8 images with the 17 levels of the digits, normalised with the digits' mean and standard deviation.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from .arrays import Arrays
 from .files import Request
 
 COUNT = 360
-# Letters of straight strokes that no digit is drawn like (so no I, L, T, Y, Z), as polylines in the unit square.
+# Letters of straight strokes that resemble no digit (no I, L, T, Y, Z), as polylines in the unit square.
 _LETTERS: dict[str, list[list[tuple[float, float]]]] = {
     "A": [[(0, 1), (0.5, 0), (1, 1)], [(0.2, 0.6), (0.8, 0.6)]],
     "E": [[(1, 0), (0, 0), (0, 1), (1, 1)], [(0, 0.5), (0.8, 0.5)]],
@@ -43,7 +42,7 @@ def _noise() -> np.ndarray:
 
 
 def _shuffled() -> np.ndarray:
-    """Test digits whose pixels changed places: the grey values of a digit, and nothing of its form."""
+    """Test digits with permuted pixels."""
     random, images = np.random.RandomState(1), digits.build(Request("digits")).parts["test"][0]
     pixels = images[np.arange(COUNT) % len(images)].reshape(COUNT, 64)
     return np.stack([row[random.permutation(64)] for row in pixels]).reshape(COUNT, 8, 8)
@@ -65,7 +64,7 @@ def _photos() -> np.ndarray:
 
 
 def _letters() -> np.ndarray:
-    """Letters by an unsteady hand, reduced as the digits were: 32x32 bits, counted in blocks of 4x4."""
+    """Hand-drawn letters, reduced as the digits were: 32x32 bits, counted in blocks of 4x4."""
     random, strokes = np.random.RandomState(3), list(_LETTERS.values())
     return np.stack([_draw(strokes[i % len(strokes)], random) for i in range(COUNT)])
 

@@ -1,4 +1,4 @@
-"""Arrays of numbers in .npy and .npz files: no pickles, and no more memory than the file can honestly fill."""
+"""Arrays of numbers in .npy and .npz files, without pickles, and with a limit on memory."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from ..errors import DataError
+from .arrays import damaged
 from .limits import Stream, open_regular, read_bytes, unpacked
 
 _MOST = 2 * 2**30  # bytes of all arrays of a file
@@ -46,11 +47,9 @@ def read_npz(path: str | os.PathLike[str], keys: Sequence[str]) -> dict[str, np.
                 with archive.open(member) as content:
                     arrays[key] = read_array(content, min(member.file_size, left))
                 left -= arrays[key].nbytes
-    except Exception as error:  # zipfile, zlib, struct and numpy each have their own word for a damaged file
-        raise DataError(
-            f"{path}: expected a whole .npz file of plain arrays, received a damaged or foreign one "
-            f"({type(error).__name__}: {str(error)[:200]}); delete it and fetch it again"
-        ) from error
+    except Exception as error:  # of zipfile, zlib, struct or numpy
+        expected = "a whole .npz file of plain arrays, received a damaged or foreign one"
+        raise damaged(path, expected, error) from error
     if missing := [key for key in keys if key not in arrays]:
         raise DataError(f"{path}: expected the arrays {', '.join(keys)}, received no {missing[0]}; fetch it again")
     return arrays
@@ -69,15 +68,13 @@ def read_npy(path: str | os.PathLike[str]) -> np.ndarray:
     try:
         with open_regular(path) as file:
             return read_array(file, os.fstat(file.fileno()).st_size)
-    except Exception as error:  # struct, numpy and Python's own parser each have their own word for a damaged file
-        raise DataError(
-            f"{path}: expected a .npy file of numbers, received a damaged or foreign one "
-            f"({type(error).__name__}: {str(error)[:200]}); write it with numpy.save"
-        ) from error
+    except Exception as error:  # of struct, numpy or Python's parser
+        expected = "a .npy file of numbers, received a damaged or foreign one"
+        raise damaged(path, expected, error, "write it with numpy.save") from error
 
 
 def read_array(file: Stream, most: int) -> np.ndarray:
-    """One array in the .npy format, whose values take at most `most` bytes."""
+    """An array in the .npy format whose values take at most `most` bytes."""
     version = np.lib.format.read_magic(io.BytesIO(file.read(8)))
     if version not in _HEADERS:
         raise ValueError(f"expected version 1 or 2 of the format, received {version}")
@@ -92,7 +89,7 @@ def read_array(file: Stream, most: int) -> np.ndarray:
         raise ValueError(f"expected numbers of at most {_MOST_DIMENSIONS} dimensions, received {str(dtype)[:60]}")
     if not all(type(n) is int and n >= 0 for n in shape) or math.prod(n or 1 for n in shape) >= 2**62:
         raise ValueError("the shape is none")
-    # Before anything is read: a header must not make us allocate more memory than the file can fill.
+    # before reading: a header must not make us allocate more memory than the file can fill
     expected = math.prod(shape) * dtype.itemsize
     if expected > most:
         raise ValueError(f"an array of {expected:,} bytes in a file that cannot hold more than {most:,}")

@@ -1,8 +1,8 @@
-"""A reader of pickles that hold numbers and text, which can run nothing, whoever wrote the file.
+"""A reader of pickles of numbers and text that cannot run code.
 
-A pickle is a program: plain `pickle.load` calls whatever function the file names. CIFAR is published as pickles, so
-the few instructions that plain values need are carried out here, and every other one is refused. That bounds the work
-as well: a name, a key or a place in the memo of a program can otherwise take hours or all memory in a few bytes.
+A pickle is a program: `pickle.load` calls any function that the file names. CIFAR is published as pickles, so this
+module carries out the few instructions that plain values need, and refuses all others. That also limits time and
+memory, which a name, a key or a place in the memo can otherwise exhaust in a few bytes.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from typing import Any
 import numpy as np
 
 from ..errors import DataError
+from .arrays import damaged
 
-_MOST_STEPS = 1_000_000  # the largest published batch takes 250,000; each may leave a list or a dict of 60 bytes
-_LONG = 2**16  # strings beyond are not copied: the pixels of a batch are one
+_MOST_STEPS = 1_000_000  # the largest published batch takes 250,000; each may make a list or a dict of 60 bytes
+_LONG = 2**16  # longer strings, such as the pixels of a batch, are not copied
 _MOST_DIMENSIONS = 8
 
 
 def read_pickle(content: bytes, source: Path, steps: int = _MOST_STEPS) -> dict[str, Any]:
-    """The dict in a pickle of dicts, lists, text, bytes, numbers and numeric numpy arrays; `source` is for messages.
+    """The dict in a pickle of dicts, lists, text, bytes, numbers and numeric numpy arrays.
 
-    steps: how many instructions it may have.
+    source: the file, for messages. steps: the most instructions it may have.
 
     >>> read_pickle(pickle.dumps({"data": np.arange(3), "labels": [1, 2]}), Path("batch"))
     {'data': array([0, 1, 2]), 'labels': [1, 2]}
@@ -43,19 +44,16 @@ def read_pickle(content: bytes, source: Path, steps: int = _MOST_STEPS) -> dict[
             f"{source}: expected a pickle of plain values and numpy arrays, received one that {error}; "
             f"do not trust this file, delete it and fetch the official one"
         ) from error
-    except Exception as error:  # an instruction that finds something else than it needs may raise anything
-        raise DataError(
-            f"{source}: expected a whole pickle, received a damaged one ({type(error).__name__}: {str(error)[:200]}); "
-            f"delete it and fetch it again"
-        ) from error
+    except Exception as error:  # a damaged program may raise anything
+        raise damaged(source, "a whole pickle, received a damaged one", error) from error
     if not isinstance(value, dict):
         raise DataError(f"{source}: expected a pickled dict, received {type(value).__name__}; fetch the file again")
-    # Only the top level is unwrapped: a list that holds itself, or two copies of two copies of ..., is never walked.
+    # Only the top level is unwrapped, since nested lists may hold themselves.
     return {_text(key): unwrapped(item) for key, item in value.items()}
 
 
 def unwrapped(item: Any) -> Any:
-    """A value further down in what `read_pickle` gives, with an array of numpy in the place of ours."""
+    """A nested value of `read_pickle` with a numpy array in place of our wrapper."""
     return item.value if isinstance(item, _Array) else item
 
 
@@ -64,7 +62,7 @@ class _Refused(pickle.UnpicklingError):
 
 
 class _Array:
-    """A numpy array while a pickle is read: rebuilt by us, after its size has been checked."""
+    """A numpy array while a pickle is read, made after its size has been checked."""
 
     __slots__ = ("value",)
 
@@ -87,14 +85,14 @@ _NUMBERS = {"b1", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f
 
 
 class _Machine:
-    """The stack and the memo of a pickle, and what its instructions do with them."""
+    """The stack and the memo of a pickle, and its instructions."""
 
     def __init__(self, content: bytes) -> None:
         self.content, self.at = content, 0
         self.stack: list[Any] = []
         self.marks: list[int] = []
         self.memo: dict[int, Any] = {}
-        self.copies = 2 * len(content)  # bytes that functions may still make of the file's: it can call them at will
+        self.copies = 2 * len(content)  # bytes that functions may still copy
 
     def run(self, steps: int) -> Any:
         """The value that the program leaves."""
@@ -124,14 +122,14 @@ class _Machine:
         return self.take(end - self.at + 1)[:-1]
 
     def since_mark(self) -> list[Any]:
-        """What lies on the stack above the last mark, which are taken off."""
+        """The values above the last mark of the stack, removed from it."""
         mark = self.marks.pop()
         items = self.stack[mark:]
         del self.stack[mark:]
         return items
 
     def string(self, size: int, decode: Callable[[bytes], Any]) -> None:
-        """A string behind its length."""
+        """Push a string that follows its length."""
         count = self.number(size)
         if count <= _LONG or decode is _utf8:
             self.stack.append(decode(self.take(count)))
@@ -142,9 +140,9 @@ class _Machine:
         self.stack.append(memoryview(self.content)[start : self.at])
 
     def fill(self, pairs: list[Any]) -> None:
-        """Put keys and values, one after the other, into the dict on the stack."""
+        """Put alternating keys and values into the dict on the stack."""
         target = self.stack[-1]
-        # The hash of a tuple walks it, and one that holds itself twice, and so on, would be walked for years.
+        # hashing a nested tuple that holds itself could take years
         if type(target) is not dict or not all(type(key) in (str, bytes, int) for key in pairs[::2]):
             raise _Refused("has other keys than text and numbers")
         target.update(zip(pairs[::2], pairs[1::2], strict=True))
@@ -156,21 +154,21 @@ class _Machine:
         target.extend(items)
 
     def name(self, module: Any, name: Any) -> None:
-        """A function by its name."""
+        """Push a function by its name."""
         if type(module) is not str or type(name) is not str or (module, name) not in _FUNCTIONS:
             shown = f"{module[:60]}.{name[:60]}" if type(module) is type(name) is str else "something unnamed"
             raise _Refused(f"asks for {shown}, which is not allowed")
         self.stack.append(_FUNCTIONS[module, name])
 
     def call(self) -> None:
-        """The function and its arguments on the stack become its result."""
+        """Replace the function and its arguments on the stack by its result."""
         arguments, function = self.stack.pop(), self.stack.pop()
         if not isinstance(function, _Function) or type(arguments) is not tuple or len(arguments) > 8:
             raise _Refused("calls what is no function")
         self.stack.append(function.of(self, *arguments))
 
     def build(self) -> None:
-        """The state on the stack becomes that of the array or dtype below it."""
+        """Set the state of the array or dtype below it on the stack."""
         state, value = self.stack.pop(), self.stack[-1]
         if isinstance(value, _Array):
             _, shape, dtype, fortran, raw = state
@@ -205,14 +203,14 @@ class _Machine:
         return text.encode("latin1")
 
     def wrapped(self, raw: Any, dtype: Any, shape: Any, order: Any) -> _Array:
-        """An array, as numpy's newest way has it."""
+        """An array as numpy's newest format has it."""
         made = _Array()
         made.value = self.array(raw, dtype, shape, order)
         return made
 
 
 class _Function:
-    """What a pickle may call, and nothing else."""
+    """A function that a pickle may call."""
 
     __slots__ = ("of",)
 
@@ -220,8 +218,8 @@ class _Function:
         self.of = of
 
 
-# numpy 2 moved numpy.core to numpy._core; files of both are about. _codecs.encode and (for none at all) bytes are how
-# Python 3 writes bytes into the old protocols; _frombuffer is numpy's way in the newest.
+# numpy 2 renamed numpy.core to numpy._core. Python 3 writes bytes into old protocols as _codecs.encode and (if empty)
+# as bytes(); _frombuffer is numpy's newest format.
 _FUNCTIONS = {
     ("__builtin__", "bytes"): _Function(lambda machine: b""),
     ("_codecs", "encode"): _Function(_Machine.encode),
@@ -237,8 +235,7 @@ def _utf8(data: bytes) -> str:
 
 
 def _latin1(data: bytes) -> str:
-    # The official batches are pickles of Python 2, whose strings are bytes.
-    return data.decode("latin1")
+    return data.decode("latin1")  # the official batches are of Python 2, whose strings are bytes
 
 
 def _text(key: Any) -> str:

@@ -1,6 +1,6 @@
-"""How raw data become the inputs of a network: learned from training data, and applied to whatever comes later.
+"""`Preparation`: how raw data become inputs, learned from training data and applied to new data. No torch here.
 
-It is plain data, so that `leanbayes train` can write it into a model file and `leanbayes predict` read it. No torch.
+It is a config, so that `leanbayes train` can write it into a model file and `leanbayes predict` read it.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from typing import Literal
 from ..config import check_choice, check_whole, configurable
 from ..errors import ConfigError
 
-_LEAST, _MOST = 2.0**-126, 2.0**127  # of what a float32 holds in full precision
+_LEAST, _MOST = 2.0**-126, 2.0**127  # the range of float32 in full precision
 _MOST_FEATURES, _MOST_ELEMENTS = 100_000, 2**26
 
 
 @configurable
 @dataclass(frozen=True)
 class Preparation:
-    """What `leanbayes.data.read` learned from training data.
+    """The preparation that `leanbayes.data.read` learned from training data.
 
-    source: "table" (columns by name), "array" or "images". input_shape: of one datum, as the network takes it.
-    mean, std: inputs are (x - mean) / std by channel or feature. full_scale: what whole numbers are divided by before.
-    columns: those of a table that are inputs. categories: for each column its texts, one input each; none for a number.
+    source: "table" (columns by name), "array" or "images". input_shape: of one input of the network.
+    mean, std: inputs are (x - mean) / std by channel or feature. full_scale: divides whole numbers before that.
+    columns: the input columns of a table. categories: the texts of each column, one input each; empty for numbers.
     drop: columns that are left out. missing: "error", or "fill": an empty number is the mean, an empty or unknown
-        text none of the known ones. size: the side that images are resized to, 0 for as they are.
+        text none of the known ones. size: the side that images are resized to, or 0.
     target: the column or array of targets. classes: their names in order. y_mean, y_std: of a regression's target.
     """
 

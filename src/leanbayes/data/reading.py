@@ -1,4 +1,4 @@
-"""`read`: data of your own from a file or folder, split and scaled, as tensors, and later data in the same way."""
+"""`read`: data of your own from a file or folder, split and scaled as tensors; new data are prepared the same way."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ def read(
     task: by default classification for texts and few whole numbers, otherwise regression.
     drop: columns of a table to leave out. Others are numbers, or texts of which each becomes an input of 0 or 1.
     missing: "error", or "fill": an empty number becomes the mean, an empty or unknown text none of the known ones.
-    size: resize images to size x size pixels; 0 takes them as they are.
-    val_fraction, test_fraction: held out where the source has no such part, by ``seed``, of each class its share.
-    like: prepare the data as these were: the same columns, categories, scaling and classes, and all of them as the part
-        "test"; for new data, which need no targets. `DataSet.preparation` is what it takes.
+    size: resize images to size x size pixels; 0 keeps their size.
+    val_fraction, test_fraction: held out if the source has no such part, by ``seed``, stratified by class.
+    like: prepare all data as these were, as the part "test": the same columns, categories, scaling and classes. For
+        new data, which need no targets.
 
-    The scaling is learned from the training part. Missing values, unknown texts, columns and image sizes that differ
-    are errors that say where.
+    The scaling is learned from the training part. Missing values, unknown texts, and columns and image sizes that
+    differ are errors with their place.
 
     >>> import pathlib, tempfile
     >>> rows = [f"{i},{'red' if i % 3 else 'blue'},{2 * i}" for i in range(50)]
@@ -87,7 +87,7 @@ def read(
 
 
 def prepare(inputs: Table | np.ndarray, known: Preparation, name: str = "inputs") -> torch.Tensor:
-    """Inputs as those of training were prepared, from memory: a table of texts, or an array (data, ...).
+    """Inputs in memory, a table of texts or an array (data, ...), prepared as those of training were.
 
     >>> known = Preparation("array", "regression", input_shape=(2,), mean=(1.0, 0.0), std=(2.0, 1.0))
     >>> prepare(np.array([[3.0, 4.0]]), known)
@@ -123,7 +123,7 @@ def _split(
 def _learn(
     train: sources.Rows, raw: Raw, truth: Targets, drop: tuple[str, ...], missing: str, size: int, path: Path
 ) -> Preparation:
-    """What the training part says about columns, categories and scales."""
+    """The preparation that the training part suggests: columns, categories and scales."""
     fields: dict[str, Any] = {**vars(truth), "source": raw.kind, "target": raw.target, "size": size}
     if raw.kind != "images" and size:
         raise DataError(f"size: expected a folder of images, {path} is none; leave size out")
@@ -158,7 +158,7 @@ def _learn(
 
 
 def _scale(values: np.ndarray, path: Path) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation by channel or feature, without NaN; what never changes is divided by 1."""
+    """Mean and standard deviation by channel or feature, ignoring NaN; 1 for a constant."""
     over = (0, *range(2, values.ndim))
     with np.errstate(over="ignore", invalid="ignore"):
         mean, std = np.nanmean(values, axis=over), np.nanstd(values, axis=over)
@@ -171,7 +171,7 @@ def _scale(values: np.ndarray, path: Path) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _prepared(name: str, parts: Mapping[str, sources.Rows], known: Preparation) -> DataSet:
-    """Tensors of every part: inputs scaled, labels as numbers."""
+    """The parts as tensors: inputs scaled, labels as numbers."""
     made = {}
     for part, rows in parts.items():
         if isinstance(rows.inputs, Table):
@@ -182,7 +182,7 @@ def _prepared(name: str, parts: Mapping[str, sources.Rows], known: Preparation) 
         scaled = (values - np.array(known.mean).reshape(view)) / np.array(known.std).reshape(view)
         if known.missing == "fill":
             scaled = np.nan_to_num(scaled, nan=0.0)
-        with np.errstate(over="ignore"):  # the next line says so
+        with np.errstate(over="ignore"):  # checked below
             tensors = [torch.from_numpy(scaled.astype(np.float32))]
         if not bool(torch.isfinite(tensors[0]).all()):
             row = int((~torch.isfinite(tensors[0].flatten(1)).all(1)).nonzero()[0])

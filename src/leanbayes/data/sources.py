@@ -1,4 +1,4 @@
-"""What a file or folder of the user's own holds, before anything is learned from it or scaled."""
+"""Reading a file or folder of the user, before anything is learned from it or scaled."""
 
 from __future__ import annotations
 
@@ -31,14 +31,17 @@ class Rows:
         return len(self.inputs)
 
     def rows(self, index: np.ndarray) -> Rows:
-        """Some of them."""
+        """The rows at some positions."""
         inputs = self.inputs.rows(index) if isinstance(self.inputs, Table) else self.inputs[index]
         return Rows(inputs, None if self.targets is None else self.targets[index])
 
 
 @dataclass(frozen=True)
 class Raw:
-    """kind: `Preparation.source`. parts: "train" alone, or those the source has. advice: how targets are given."""
+    """The data of a source.
+
+    kind: `Preparation.source`. parts: "train" alone, or the parts of the source. advice: how to give targets.
+    """
 
     kind: str
     parts: dict[str, Rows]
@@ -47,12 +50,12 @@ class Raw:
     advice: str = ""
 
     def joined(self) -> Rows:
-        """All data of a source that is not split; one that is has a test part, which is meant."""
+        """All data if the source has one part, otherwise the test part."""
         return next(iter(self.parts.values())) if len(self.parts) == 1 else self.parts["test"]
 
 
 def is_source(name: str) -> bool:
-    """Whether a name means a file or folder rather than a published data set.
+    """Whether a name is a file or folder rather than a published data set.
 
     >>> is_source("digits"), is_source("cars.csv"), is_source("./digits")
     (False, True, True)
@@ -62,7 +65,7 @@ def is_source(name: str) -> bool:
 
 
 def read(path: Path, target: str | None, size: int, known: Preparation | None) -> Raw:
-    """The data of a source; known: what the model was trained on, where they are to be prepared like it."""
+    """The data of a source; known: the preparation of a trained model that they must fit, if any."""
     path = path.expanduser()
     if not path.exists():
         raise DataError(f"{path}: expected a file or folder, received a name that does not exist")
@@ -135,7 +138,7 @@ def _npz(path: Path, target: str | None, known: Preparation | None) -> Raw:
 
 
 def _by_part(names: list[str], wanted: tuple[str, ...]) -> dict[str, str]:
-    """The first name among those wanted for each part: x, x_train, train_x."""
+    """The first of the wanted names for each part: x, x_train, train_x."""
     found: dict[str, str] = {}
     for want in wanted:
         for name in names:
@@ -200,7 +203,7 @@ def _images(path: Path, size: int, known: Preparation | None) -> Raw:
 
 
 def _new_images(path: Path, known: Preparation) -> Raw:
-    """An image, a folder of them, or one with a folder for each class of training, which are then targets."""
+    """An image, or a folder of images; their folders are targets if all are classes of training."""
     if path.is_dir() and (path / "test").is_dir() and "test" not in known.classes:
         path = path / "test"
     files = images_in(path)
@@ -211,7 +214,7 @@ def _new_images(path: Path, known: Preparation) -> Raw:
 
 
 def like(found: Raw, known: Preparation, path: Path) -> Raw:
-    """Refuse what does not fit the data of training, in kind, shape or scale."""
+    """The data, refused unless they fit the training data in kind, shape and scale."""
     if found.kind != known.source and {found.kind, known.source} != {"array", "images"}:
         raise DataError(f"{path}: expected {_KINDS[known.source]} as in training, received {_KINDS[found.kind]}")
     for rows in found.parts.values():

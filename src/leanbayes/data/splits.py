@@ -1,4 +1,4 @@
-"""Deterministic ways to hold data out."""
+"""Deterministic splits of data."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import numpy as np
 
 
 def hold_out(strata: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Positions kept and held out, the share of each stratum equal in both (to one datum).
+    """Positions kept and held out, both sorted, with the same share of each stratum in both (to one datum).
 
-    `strata` is (n,), for classification the labels; all equal gives a plain random split. Both answers are sorted.
+    `strata` is (n,), the labels for classification; all equal gives a plain random split.
 
     >>> kept, held = hold_out(np.array([0, 0, 0, 0, 1, 1]), fraction=0.5, seed=0)
     >>> len(held), np.bincount(np.array([0, 0, 0, 0, 1, 1])[held]).tolist()
     (3, [2, 1])
     """
-    # RandomState, because numpy freezes its stream for ever; a Generator may draw otherwise in a later release.
+    # RandomState, since numpy never changes its stream; a Generator's may change
     random = np.random.RandomState(seed)
-    # Each stratum's members sit at evenly spaced ranks in (0, 1): any prefix of the ranking holds its share of all.
+    # members of a stratum get evenly spaced ranks in (0, 1), so any prefix of the ranking holds its share
     rank = np.empty(len(strata))
     for stratum in np.unique(strata):
         members = random.permutation(np.flatnonzero(strata == stratum))
@@ -26,7 +26,7 @@ def hold_out(strata: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray
 
 
 def hold_out_groups(groups: np.ndarray, fraction: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Positions kept and held out, no group on both sides: the slices of a patient stay together.
+    """Positions kept and held out, with no group on both sides.
 
     >>> kept, held = hold_out_groups(np.array([7, 7, 8, 8, 9, 9]), fraction=1 / 3, seed=0)
     >>> len(kept), len(held)

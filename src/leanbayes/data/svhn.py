@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from ..errors import DataError
-from .arrays import Arrays, check_images, check_labels
+from .arrays import Arrays, check_images, check_labels, damaged
 from .download import Remote
 from .files import Request, find
 from .matlab import read_matlab
@@ -38,22 +38,19 @@ def read_svhn(path: str | os.PathLike[str]) -> tuple[np.ndarray, np.ndarray]:
     try:
         content = read_matlab(path, ("X", "y"))
     except (OSError, ValueError, struct.error, zlib.error) as error:
-        raise DataError(
-            f"{path}: expected a whole MATLAB file (version 5), received a damaged or foreign one "
-            f"({type(error).__name__}: {str(error)[:200]}); delete it and fetch it again"
-        ) from error
+        expected = "a whole MATLAB file (version 5), received a damaged or foreign one"
+        raise damaged(path, expected, error) from error
     if missing := [key for key in ("X", "y") if key not in content]:
         raise DataError(f"{path}: expected the variables X and y, received no {missing[0]}; fetch the file again")
     images, labels = content["X"], content["y"]
     if images.ndim != 4:
         raise DataError(f"{path}: expected X of shape (32, 32, 3, n), received {images.shape}; fetch the file again")
     images = check_images(path, images.transpose(3, 2, 0, 1), (3, 32, 32))
-    stored = images.transpose(0, 1, 3, 2)  # as it lies in memory; turned there, since a copy may be a gigabyte
+    stored = images.transpose(0, 1, 3, 2)  # in memory order; transposed in place, since a copy may be a gigabyte
     for at in range(0, len(stored), 1024):
         stored[at : at + 1024] = images[at : at + 1024].copy()
-    images = stored
-    labels = labels.reshape(-1)
-    # 10 is the digit 0; a stored 0 is the digit 0 too, as copies that were cleaned up have it.
+    images, labels = stored, labels.reshape(-1)
+    # 10 stands for the digit 0; cleaned copies store 0
     return images, check_labels(path, np.where(labels == 10, 0, labels), len(images), 10)
 
 

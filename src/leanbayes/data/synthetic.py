@@ -1,4 +1,4 @@
-"""Lesions made up here, outlined by four annotators who disagree in a known way: what segmentation is tried on."""
+"""Synthetic lesions, outlined by four annotators who disagree in a known way, to try segmentation on."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COUNT, SIDE, SLICES, ANNOTATORS = 600, 32, 4, 4
 
 
 class Blobs(NamedTuple):
-    """n slices, their masks, and what is true of them.
+    """n slices, their masks, and the true probabilities.
 
     images: (n, 1, side, side) uint8. masks: (n, annotators, side, side) bool. patients: (n,). probability: (n, side,
     side), that an annotator marks a pixel; annotators are independent given the image.
@@ -30,13 +30,13 @@ def blobs(count: int = COUNT, side: int = SIDE, annotators: int = ANNOTATORS, se
     """Slices with one round lesion each, brighter than the noise around it, and with a faint rim.
 
     An annotator marks the lesion with a probability that falls with its contrast, from 1 to about a quarter, and
-    then includes the rim or not, each half of the time. Four slices in a row are of one patient, with one contrast.
+    includes the rim half of the time. Four slices in a row are of one patient and have one contrast.
 
     >>> made = blobs(8)
     >>> made.images.shape, made.masks.shape, made.patients.tolist()
     ((8, 1, 32, 32), (8, 4, 32, 32), [0, 0, 0, 0, 1, 1, 1, 1])
     """
-    random = np.random.RandomState(seed)  # whose stream numpy freezes for ever
+    random = np.random.RandomState(seed)  # numpy never changes its stream
     patients = np.arange(count) // SLICES
     contrast = random.uniform(0.15, 0.6, patients.max() + 1)[patients, None, None]
     radius = random.uniform(0.1, 0.2, (count, 1, 1)) * side

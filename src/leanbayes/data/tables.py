@@ -1,4 +1,4 @@
-"""Tables of the user's own: .csv and .parquet files as columns of text, and columns as numbers."""
+"""Tables of the user: .csv and .parquet files as columns of text, and their columns as numbers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DELIMITERS = ",;\t|"
 
 @dataclass(frozen=True)
 class Table:
-    """The cells of a file as text, by column; `lines` says where in the file each row stands."""
+    """The cells of a file as text, by column; `lines` are the line numbers of its rows."""
 
     path: Path
     columns: dict[str, np.ndarray]
@@ -33,7 +33,7 @@ class Table:
         return len(self.lines)
 
     def rows(self, index: np.ndarray) -> Table:
-        """Some of the rows."""
+        """The rows at some positions."""
         return Table(self.path, {name: cells[index] for name, cells in self.columns.items()}, self.lines[index])
 
 
@@ -98,7 +98,7 @@ def _parquet(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
 
 
 def categories_of(table: Table, name: str) -> tuple[str, ...]:
-    """The different texts of a column in order; none where it is a column of numbers."""
+    """The different texts of a column, sorted; empty for a column of numbers."""
     cells = [cell for cell in table.columns[name] if not _is_missing(cell)]
     if not cells:
         raise DataError(f"{table.path}: column {name!r}: expected values, received none; leave it out: drop {name}")
@@ -125,7 +125,7 @@ def categories_of(table: Table, name: str) -> tuple[str, ...]:
 
 
 def numbers(table: Table, name: str, *, fill: bool) -> np.ndarray:
-    """A column as float64; what is missing is NaN with `fill`, and an error otherwise."""
+    """A column as float64; missing values are NaN with `fill`, otherwise an error."""
     cells = table.columns[name]
     values = np.array([_number(cell) for cell in cells], dtype=np.float64)
     bad = np.array([not _is_missing(c) and not math.isfinite(v) for c, v in zip(cells, values, strict=True)])
@@ -141,7 +141,7 @@ def numbers(table: Table, name: str, *, fill: bool) -> np.ndarray:
 
 
 def encode(table: Table, preparation: Preparation) -> np.ndarray:
-    """The inputs of every row (n, features), float64, not yet scaled: a number, or 0 and 1 for each category."""
+    """The unscaled inputs of every row (n, features), float64: numbers, and 0 or 1 for each category."""
     if absent := [name for name in preparation.columns if name not in table.columns]:
         raise DataError(
             f"{table.path}: expected the columns that the model was trained on, received none called "

@@ -1,4 +1,4 @@
-"""Targets of the user's own: what task they mean, and labels or scaled numbers of them."""
+"""Targets of the user: their task, and labels or scaled numbers from them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ..errors import DataError, LeanBayesWarning
 from .preparation import Preparation
 from .tables import MISSING
 
-_FEW, _MANY = 20, 1000  # different whole numbers that are classes: of a table, and of an array of integers
+_FEW, _MANY = 20, 1000  # the most different whole numbers that are classes: in a table or floats, and in integers
 
 
 @dataclass(frozen=True)
 class Targets:
-    """What the targets say: the task, the names of the classes, or mean and standard deviation."""
+    """The task, and the names of the classes or the mean and standard deviation of the targets."""
 
     task: str
     classes: tuple[str, ...] = ()
@@ -82,7 +82,7 @@ def encoded(targets: np.ndarray, known: Preparation, where: str) -> np.ndarray:
 
 
 def _plain(targets: np.ndarray, path: Path) -> np.ndarray:
-    """Numbers where all are, texts otherwise; none may be missing."""
+    """Targets as numbers if all cells are, otherwise as texts; missing ones are refused."""
     if targets.dtype == object:
         cells = targets.astype(str)
         empty = np.array([cell.lower() in MISSING for cell in cells])
@@ -95,7 +95,7 @@ def _plain(targets: np.ndarray, path: Path) -> np.ndarray:
         except ValueError:
             return cells
         if np.abs(targets).max() > 2**53 and all(cell.lstrip("+-").isdigit() for cell in cells):
-            return cells  # floats cannot tell neighbouring whole numbers of this size apart
+            return cells  # floats cannot distinguish neighbouring whole numbers of this size
     if targets.dtype.kind == "f" and not np.isfinite(targets).all():
         raise DataError(f"{path}: expected finite targets, received {targets[~np.isfinite(targets)][0]}")
     return targets.astype(np.int64) if targets.dtype.kind == "b" else targets
@@ -109,7 +109,7 @@ def _floats(values: np.ndarray, path: Path) -> np.ndarray:
 
 
 def _names(values: np.ndarray) -> tuple[str, ...]:
-    """The different classes in order: numbers by size, texts by the alphabet."""
+    """The different classes in order, numbers by size, texts alphabetically."""
     return tuple(_texts(np.unique(values)))
 
 

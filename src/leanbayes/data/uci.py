@@ -39,7 +39,7 @@ def read_uci(folder: str | os.PathLike[str], split: int = 0) -> dict[str, tuple[
     (array([[7., 8.], [1., 2.]]), array([[9.], [3.]]))
     """
     folder = Path(folder)
-    # Looked at first, because a wrong split is the likely mistake and the message can say which ones there are.
+    # checked first, since a wrong split is a likely mistake
     if not (folder / f"index_train_{split}.txt").is_file() and (folder / "data.txt").is_file():
         raise DataError(f"{folder}: {_no_split(split, len(list(folder.glob('index_train_*.txt'))))}")
     data = _numbers(folder / "data.txt", ndmin=2)
@@ -67,7 +67,7 @@ def build(request: Request) -> Arrays:
 
 
 def _download(request: Request, name: str) -> Path:
-    """The five files that a split needs, into the cache."""
+    """Download the five files of a split into the cache; returns their folder."""
     lines = resources.files(__package__).joinpath("uci.md5").read_text().splitlines()  # as md5sum writes it
     known = {path: md5 for md5, path in (line.split() for line in lines)}
     here = f"{name}/data"
@@ -100,7 +100,7 @@ def _numbers(path: Path, ndmin: Literal[1, 2]) -> np.ndarray:
 
 def _positions(path: Path, count: int) -> np.ndarray:
     values = _numbers(path, ndmin=1)
-    with np.errstate(invalid="ignore"):  # a number that no int64 holds differs from what it becomes
+    with np.errstate(invalid="ignore"):  # too large for int64: refused below, since it differs
         index = values.astype(np.int64)
     if values.ndim != 1 or (index != values).any() or index.min() < 0 or index.max() >= count:
         raise DataError(f"{path}: expected whole numbers from 0 to {count - 1}, a line each, received others")

@@ -16,7 +16,7 @@ from ..data.dataset import groups_of
 from ..errors import EvaluationError
 from ..optional import require
 from .configs import Attack, Corruptions
-from .corruption import cells, reference_errors
+from .corruption_sweep import cells, reference_errors
 from .pixels import Pixels
 from .result import Evaluation
 

@@ -19,7 +19,7 @@ from ..sampling import ESTIMATORS
 from . import arguments, stages
 from .arguments import Options
 from .configs import Attack, Corruptions
-from .corruption import cells
+from .corruption_sweep import cells
 from .metrics.regression import LEVELS, checked_levels
 from .pixels import Pixels
 from .progress import Bar

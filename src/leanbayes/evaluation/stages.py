@@ -21,7 +21,7 @@ from .annotated import Annotated, rows_at_once
 from .attack import perturb
 from .configs import Attack, Corruptions
 from .conformalize import Coverage
-from .corruption import corrupted
+from .corruption_sweep import corrupted
 from .latency import latency
 from .metrics import checks, ood as out_of_domain
 from .metrics.classification import Classification

@@ -1,4 +1,4 @@
-"""Posterior x torch operation: where weight noise meets data."""
+"""Layers: a posterior combined with a torch operation."""
 
 from .bayes import BayesLayer
 

@@ -90,7 +90,7 @@ class BayesLayer(StandIn):
         return self.operation.spatial < 0
 
     def mean(self, name: str) -> Tensor | None:
-        """E of a parameter; the parameter itself where it is not random."""
+        """The mean of a parameter; the parameter itself if it is not random."""
         q = self.posterior(name)
         if q is None:
             return self._parameters.get(name)
@@ -102,7 +102,7 @@ class BayesLayer(StandIn):
         return q.mean
 
     def variance(self, name: str) -> Tensor | None:
-        """Var of a parameter, in at least fp32; None where it is not random."""
+        """The variance of a parameter, in at least float32; None if it is not random."""
         q = self.posterior(name)
         if q is None:
             return None
@@ -110,12 +110,12 @@ class BayesLayer(StandIn):
         return self.except_padding(name, q.std.float().square() if q.dtype.itemsize < 4 else q.variance)
 
     def deviation(self, name: str) -> Tensor | None:
-        """A draw minus its mean, std * eps; None where the parameter is not random."""
+        """A draw minus its mean, std * eps; None if the parameter is not random."""
         q = self.posterior(name)
         return None if q is None else self.except_padding(name, q.deviation(draw(q)))  # type: ignore[attr-defined, operator]
 
     def draw(self, name: str) -> Tensor | None:
-        """One draw of a parameter; the parameter itself where it is not random."""
+        """One draw of a parameter; the parameter itself if it is not random."""
         q = self.posterior(name)
         if q is None:
             return self._parameters.get(name)
@@ -143,7 +143,7 @@ class BayesLayer(StandIn):
         return self.total(name, kl(q, self.priors[name], approximation=self.approximation))
 
     def value(self, name: str) -> nn.Parameter | None:
-        """The mean as a parameter; refused where there is none."""
+        """The mean as a parameter; refused if there is none."""
         q = self.posterior(name)
         if q is None:
             return self._parameters.get(name)
@@ -153,7 +153,7 @@ class BayesLayer(StandIn):
         return mean if isinstance(mean, nn.Parameter) else nn.Parameter(mean.detach().clone(), q.like.requires_grad)
 
     def deployed(self, made: dict[int, Posterior]) -> nn.Module:
-        """The plain module; where few weights are left, a `FixedLayer` with the means of those alone."""
+        """The plain module; if few weights are left, a `FixedLayer` with their means."""
         plain, q = self.restored(), self.posterior("weight")
         if q is None or why_not_sparse(plain) is not None:
             return plain
@@ -170,7 +170,7 @@ class BayesLayer(StandIn):
         return q is not None and q.keep is not None and not bool(q.keep.flatten(1).any(1).all())
 
     def inputs_read(self, outputs: list[int]) -> list[bool] | None:
-        """The inputs that meet a weight which is there; all of them in a grouped or transposed convolution."""
+        """The inputs of weights that are active; all of them for a grouped or transposed convolution."""
         q, shell = self.posterior("weight"), self.shell
         if q is None or not isinstance(shell, (nn.Linear, _ConvNd)):
             return None
@@ -186,7 +186,7 @@ class BayesLayer(StandIn):
         return value
 
     def extra_repr(self) -> str:
-        """What it stands for and how it draws."""
+        """The class that it replaces, and its estimator."""
         return f"{super().extra_repr()}, estimator={self.estimator}"
 
 
@@ -207,5 +207,5 @@ class FixedLayer(BayesLayer):
         return self.mean(name)
 
     def kl_terms(self) -> Iterator[tuple[Posterior, Callable[[], Tensor]]]:
-        """None: nothing here is a distribution."""
+        """None, since nothing is random."""
         return iter(())

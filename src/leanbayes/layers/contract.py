@@ -35,7 +35,7 @@ class BayesianLayer(nn.Module):
         return False
 
     def posterior(self, name: str) -> Posterior | None:
-        """The distribution of a parameter by name, or None where that is not random."""
+        """The posterior of a parameter by name, or None if it is not random."""
         held = self._modules.get("posteriors")
         return None if held is None else held._modules.get(name)  # type: ignore[return-value]
 
@@ -45,48 +45,48 @@ class BayesianLayer(nn.Module):
         return {} if held is None else dict(held._modules)  # type: ignore[arg-type]
 
     def scale_noise_(self, factor: float) -> Callable[[], None] | None:
-        """Multiply the spread of what is random in it besides its posteriors; as there, returns what puts it back."""
+        """Multiply the spread of random parts besides the posteriors; returns a function that undoes it, or None."""
         return None
 
     def active_parameters(self) -> int | None:
-        """The stored parameters still in use, of the whole layer; None leaves it to its parts to say."""
+        """The stored parameters still in use, of the whole layer; None counts those of its parts."""
         return None
 
     def restored(self) -> nn.Module:
-        """The plain module again, with the means as its parameters; raises where there are none."""
+        """The plain module with the means as its parameters; raises if a posterior has no mean."""
         raise NotImplementedError
 
     def deployed(self, made: dict[int, Posterior]) -> nn.Module:
-        """What stands in its place in an extracted network: a plain module, or a layer that stores less.
+        """The module that replaces it in an extracted network: plain, or a layer that stores less.
 
         made: what has been made of posteriors so far, by their identity, so that tied ones stay tied.
         """
         return self.restored()
 
     def at_fixed_width(self) -> nn.Module:
-        """What stands in its place, still random, where the width of the network does not vary: mostly itself."""
+        """The layer, still random, for a network of fixed width; by default itself."""
         return self
 
     def check_saveable(self, model: nn.Module) -> None:
-        """Raise an ArtifactError where a file could not tell how the layers of the model belong together."""
+        """Raise an ArtifactError if a file could not store how the layers of the model belong together."""
 
     @property
     def drops_inputs(self) -> bool:
-        """Whether whole channels of it were pruned, so that `extract` looks for those that nothing reads any more."""
+        """Whether whole channels were pruned, so that `extract` removes channels that nothing reads."""
         return False
 
     def inputs_read(self, outputs: list[int]) -> list[bool] | None:
-        """Which of its inputs these outputs still depend on; None for all."""
+        """Which of its inputs these outputs depend on; None for all."""
         return None
 
 
 def original(module: nn.Module) -> nn.Module:
-    """The module whose type and options describe this one: what a Bayesian layer stands in for, or itself."""
+    """The module whose class and options a layer has: the shell of a Bayesian layer, or the module itself."""
     return module.shell if isinstance(module, BayesianLayer) else module
 
 
 def option(described: Any, *names: str) -> Any:
-    """The first of these attributes that an object of torch's has; None where it has none of them.
+    """The value of the first of these attributes that an object has and that is not None, else None.
 
     >>> option(nn.Conv1d(2, 3, 1), "in_features", "in_channels"), option(nn.ReLU(), "groups")
     (2, None)
@@ -96,7 +96,7 @@ def option(described: Any, *names: str) -> Any:
 
 
 def features(module: nn.Module, side: str) -> int | None:
-    """How many inputs or outputs a layer has, by the names that torch gives them; None where it does not say.
+    """The number of inputs or outputs of a layer of torch, or None if it has none.
 
     >>> features(nn.Conv1d(2, 3, 1), "outputs")
     3
@@ -107,12 +107,12 @@ def features(module: nn.Module, side: str) -> int | None:
 
 
 def hook_owner(hook: Any) -> Any:
-    """The object whose method a hook is; the hook itself where it is a function."""
+    """The object whose method a hook is, or the hook itself."""
     return option(hook, "__self__") or hook
 
 
 def remove_hooks(model: nn.Module, *kinds: type) -> list[Any]:
-    """Remove the hooks around forward passes whose owners are of these classes, and return the owners."""
+    """Remove the forward hooks whose owners are of these classes, and return the owners."""
     owners = []
     for module in model.modules():
         for hooks in (module._forward_pre_hooks, module._forward_hooks):

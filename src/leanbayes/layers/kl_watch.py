@@ -1,4 +1,4 @@
-"""Noticing a training without the KL: a trainer that knows nothing of it fits means and noise to the likelihood alone.
+"""A warning about training without the KL, as by a trainer that minimises the likelihood alone.
 
 The first gradient that reaches a layer in train mode is noted by a hook on one of its parameters, which then removes
 itself; that its KL was asked for is noted by `leanbayes.kl.kl_sum`. Copies of a model lose the hook, and keep what was
@@ -36,7 +36,7 @@ def watch(layer: nn.Module) -> None:
 
 
 def warn_without_kl(model: nn.Module) -> None:
-    """Say so, once, where layers were trained and the KL of none was ever computed."""
+    """Warn once if layers were trained and the KL of none was ever computed."""
     layers = [m for m in modules(model) if isinstance(m, BayesianLayer) and m.gradient_seen]
     if not layers or any(layer.kl_counted for layer in layers):
         return

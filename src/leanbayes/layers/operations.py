@@ -85,14 +85,14 @@ def _kind(module: nn.Module) -> type[nn.Module] | None:
 
 
 def operation_of(module: nn.Module) -> Operation:
-    """The operation of a module that `refusal` has nothing against."""
+    """The operation of a module that `refusal` accepts."""
     kind = _kind(module)
     assert kind is not None
     return _OPERATIONS[kind]
 
 
 def refusal(module: nn.Module) -> str | None:
-    """Why a module's weight cannot be made random, or None where it can.
+    """Why a module's weight cannot be random, or None if it can.
 
     >>> refusal(nn.Linear(2, 3)) is None
     True
@@ -138,7 +138,7 @@ def by_input(shell: Any, values: Tensor, shape: torch.Size) -> Tensor:
 
 
 def why_not_sparse(module: nn.Module) -> str | None:
-    """Why a module's weight cannot be kept at some places alone, or None where it can."""
+    """Why a module's weight cannot be sparse, or None if it can."""
     if (why := refusal(module)) is not None:
         return why
     if not isinstance(module, (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)):

@@ -31,22 +31,22 @@ class StandIn(BayesianLayer):
 
     @property
     def operation(self) -> Operation:
-        """How the module that it stands for uses its weight; norm layers have none."""
+        """The operation of the module with its weight; norm layers have none."""
         return operation_of(self.shell)
 
     def value(self, name: str) -> nn.Parameter | None:
-        """What `restored` puts back for a parameter."""
+        """The parameter that `restored` sets."""
         return self._parameters.get(name)
 
     def restored(self) -> nn.Module:
-        """The plain module again, of its own class and options, with the means as its parameters."""
+        """The plain module of the original class and options, with the means as its parameters."""
         plain = copy.copy(self.shell)
         plain._parameters = {name: self.value(name) for name in self.shell._parameters}
         plain.training = self.training
         return plain
 
     def total(self, name: str, terms: Tensor) -> Tensor:
-        """The sum of the terms of a parameter's elements, in at least single precision; padding costs nothing."""
+        """The sum of the terms of a parameter's elements, in at least single precision, without padding."""
         terms = self.except_padding(name, terms)
         return terms.sum(dtype=torch.promote_types(terms.dtype, torch.float32))
 
@@ -63,7 +63,7 @@ class StandIn(BayesianLayer):
         return torch.where(is_padding, otherwise, values)
 
     def read(self, name: str) -> Tensor | None:
-        """What reading a random parameter from outside gives: ``layer.weight``."""
+        """The value of a random parameter that is read from outside: ``layer.weight``."""
         raise NotImplementedError
 
     def __getattr__(self, name: str) -> Any:
@@ -79,7 +79,7 @@ class StandIn(BayesianLayer):
             raise
 
     def __setattr__(self, name: str, value: Any) -> None:
-        """Options are set where they are read: ``layer.momentum = 0.01`` means the shell's."""
+        """Set options on the shell, where they are read: ``layer.momentum = 0.01``."""
         shell = self.__dict__.get("shell")
         if name in (option(shell, "__constants__") or ()):  # what torch's own classes call their options
             setattr(shell, name, value)
@@ -87,5 +87,5 @@ class StandIn(BayesianLayer):
             super().__setattr__(name, value)
 
     def extra_repr(self) -> str:
-        """What it stands for."""
+        """The class that it replaces."""
         return f"{type(self.shell).__name__}({self.shell.extra_repr()})"

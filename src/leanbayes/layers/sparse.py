@@ -30,7 +30,7 @@ DENSE_ABOVE = 0.2
 FEW = 128
 """unless it is a convolution of no more than this many weights an output: so narrow, it is slow in any way."""
 SIZES = 4
-"""Image sizes whose plans a layer keeps; a plan takes as much memory as the weight itself."""
+"""Number of image sizes whose plans a layer keeps; a plan takes as much memory as the weight."""
 _paths = {"compiled": True}
 
 
@@ -45,7 +45,7 @@ def dense_path() -> Iterator[None]:
 
 
 def forward(layer: BayesLayer, x: Tensor, estimator: str) -> Tensor | None:
-    """The layer's output by the kernels, blocked; None where the dense path has to do it."""
+    """The layer's output by the kernels, blocked; None if the dense path has to compute it."""
     q: Any = layer.posteriors["weight"]
     if not suitable(layer, x):
         return None
@@ -86,7 +86,7 @@ def at_nonzeros(
 
 
 def density(module: nn.Module) -> float:
-    """The share of a layer's weight that is there: 1 for anything but a sparse layer."""
+    """The density of a layer's weight: 1 for layers that are not sparse."""
     q = module.posterior("weight") if isinstance(module, BayesianLayer) else None
     return q.density if isinstance(q, Sparse) else 1.0
 

@@ -1,4 +1,4 @@
-"""p(y | output): what a network's output says about the target. `ELBO`, `fit` and `predict` share it.
+"""Likelihoods p(y | output), shared by `ELBO`, `fit` and `predict`.
 
 Every log-likelihood is per datum: summed over whatever one datum has (output dimensions, pixels), never averaged, so
 that it is commensurate with the KL. Targets are checked and aligned, and nothing broadcasts by accident.
@@ -10,30 +10,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from .. import checks
-from ..checks import short
 from ..errors import ConfigError
-from .base import Likelihood
-from .classification import Categorical, Classification, Segmentation
-from .custom import Custom
-from .dirichlet import Dirichlet
-from .images import Bernoulli, DiscretizedLogistic
-from .regression import Noise, Regression
-
-__all__ = [
-    "TASKS",
-    "Bernoulli",
-    "Categorical",
-    "Classification",
-    "Custom",
-    "Dirichlet",
-    "DiscretizedLogistic",
-    "Likelihood",
-    "Noise",
-    "Regression",
-    "Segmentation",
-    "from_dict",
-    "likelihood",
-]
+from .base import Likelihood as Likelihood
+from .classification import Categorical as Categorical, Classification as Classification, Segmentation as Segmentation
+from .custom import Custom as Custom
+from .dirichlet import Dirichlet as Dirichlet
+from .images import Bernoulli as Bernoulli, DiscretizedLogistic as DiscretizedLogistic
+from .regression import Noise as Noise, Regression as Regression
 
 _KINDS: dict[str, type[Likelihood]] = {
     c.__name__: c for c in (Classification, Segmentation, Regression, Bernoulli, DiscretizedLogistic, Dirichlet)
@@ -42,7 +25,7 @@ TASKS: tuple[str, ...] = tuple(dict.fromkeys(c.task for c in _KINDS.values()))
 
 
 def likelihood(task: Any) -> Likelihood:
-    """The likelihood that a task name, a Likelihood, its dictionary or a function of (outputs, targets) stands for.
+    """The likelihood of a task: a name, a Likelihood, its dictionary or a function of (outputs, targets).
 
     >>> likelihood("regression")
     Regression(noise='learned', std=1.0)
@@ -57,7 +40,7 @@ def likelihood(task: Any) -> Likelihood:
         return Custom(task)
     raise ConfigError(
         f"task: expected {', '.join(map(repr, TASKS))}, a Likelihood or a function of (outputs, targets), "
-        f"received {short(task)}"
+        f"received {checks.short(task)}"
     )
 
 

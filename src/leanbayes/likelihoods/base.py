@@ -1,4 +1,4 @@
-"""What every likelihood answers, and what they share in looking at outputs and targets."""
+"""`Likelihood`: the base class of likelihoods, with checks of outputs and targets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..errors import DataError, PredictionError
 
 
 class Likelihood(nn.Module):
-    """p(y | output) of one datum; subclasses say what the output of the network means."""
+    """p(y | output) of one datum; subclasses define the meaning of the output."""
 
     task: str = "custom"
     class_dim: int | None = None  # where the classes are, if there are any
@@ -26,7 +26,7 @@ class Likelihood(nn.Module):
         return targets
 
     def drawn(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """What a training step compares the outputs with: the targets, or one of several that a datum has."""
+        """The targets of a training step: those given, or one of several that a datum has."""
         return targets
 
     def probs(self, outputs: Tensor) -> Tensor:
@@ -34,11 +34,11 @@ class Likelihood(nn.Module):
         raise PredictionError(f"probs: expected a task with classes, received {self.task}; see mean_and_noise")
 
     def spread(self, outputs: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Expected entropy and variance of the class probabilities, where an output is a distribution over them."""
+        """Expected entropy and variance of the class probabilities, if an output is a distribution over them."""
         return None
 
     def energy(self, outputs: Tensor) -> Tensor | None:
-        """-logsumexp of the raw logits of each datum; None where the outputs are none."""
+        """-logsumexp of the raw logits of each datum; None if the outputs are not logits."""
         if (dim := self.class_dim) is None:
             return None
         logits = full(outputs)
@@ -53,7 +53,7 @@ class Likelihood(nn.Module):
         raise PredictionError(f"mean_and_noise: expected a regression, received {self.task}; see probs")
 
     def to_dict(self) -> dict[str, Any] | None:
-        """The JSON form that `from_dict` reads; None where there is none (a function of the user's own)."""
+        """The JSON form that `from_dict` reads; None for a function of the user."""
         return None
 
     def extra_repr(self) -> str:

@@ -14,7 +14,7 @@ from .base import Likelihood, check_tensor, full, shape_of
 
 
 class Categorical(Likelihood):
-    """What one label a datum and one label a pixel share: p(y | f) = softmax(f / T)_y.
+    """The base of `Classification` and `Segmentation`: p(y | f) = softmax(f / T)_y.
 
     The temperature T is a plain number that training leaves alone: 1, until `leanbayes.calibrate_` has fitted it to
     held-out data (Guo et al. 2017, eq. 9). It is written only where it is not 1, so that files without one stay as
@@ -36,12 +36,12 @@ class Categorical(Likelihood):
         return type(self)(**self._fields(), temperature=temperature)
 
     def logits(self, outputs: Tensor) -> Tensor:
-        """The outputs over T, in single precision at least, with two columns where the network has one."""
+        """The outputs over T, in at least single precision, with two columns if the network has one."""
         logits = _two_columns(full(outputs), self.class_dim)
         return logits if self.temperature == 1 else logits / self.temperature
 
     def probs(self, outputs: Tensor) -> Tensor:
-        """The softmax of `logits`: two classes where the network has one column."""
+        """The softmax of `logits`."""
         return self.logits(outputs).softmax(self.class_dim)
 
     def to_dict(self) -> dict[str, Any]:
@@ -127,7 +127,7 @@ class Segmentation(Categorical):
         return total.mean(1)
 
     def align(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Labels as int64, (batch, ...), or (batch, annotators, ...) where there are several."""
+        """Labels as int64, (batch, ...), or (batch, annotators, ...) for several annotators."""
         if outputs.ndim < 3 or outputs.shape[1] == 0:
             raise DataError(f"segmentation: expected outputs (batch, classes, ...), received {shape_of(outputs)}")
         return class_labels(outputs, targets, self.ignore_index, annotators=True)

@@ -1,4 +1,4 @@
-"""A network that says how sure it is of its probabilities: a Dirichlet distribution over them, in one pass."""
+"""A Dirichlet distribution over class probabilities as the output of a single pass."""
 
 from __future__ import annotations
 

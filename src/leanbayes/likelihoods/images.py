@@ -18,7 +18,7 @@ from .base import Likelihood, check_tensor, full, shape_of
 
 
 class ImageLikelihood(Likelihood):
-    """What image likelihoods share: targets in [0, 1], in the shape of the outputs."""
+    """The base of image likelihoods: targets in [0, 1], in the shape of the outputs."""
 
     def align(self, outputs: Tensor, targets: Tensor) -> Tensor:
         check_tensor(targets, self.task)

@@ -48,7 +48,7 @@ class Regression(Likelihood):
 
     @property
     def std(self) -> float | None:
-        """The noise standard deviation; None where it depends on the input."""
+        """The noise standard deviation; None if it depends on the input."""
         if self.noise == "learned":
             return float(F.softplus(self.raw_std.detach().double()))
         return self.fixed_std if self.noise == "fixed" else None

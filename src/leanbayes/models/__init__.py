@@ -42,7 +42,7 @@ __all__ = ["build", "names", *_NETWORKS]
 
 
 def names() -> tuple[str, ...]:
-    """What `build` knows.
+    """The names that `build` knows.
 
     >>> "lenet5" in names(), "resnet18" in names()
     (True, True)

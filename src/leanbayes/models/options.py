@@ -10,7 +10,7 @@ from ..convert.channels.rules import module_rule
 
 
 class Abs(nn.Module):
-    """|x|, elementwise: what follows a layer whose outputs have mean zero (variance networks, appendix D).
+    """|x|, elementwise: an activation for layers whose outputs have mean zero (variance networks, appendix D).
 
     A ReLU there is |x| under dropout of a half: it zeroes every neuron that happens to be negative.
     """

@@ -8,7 +8,7 @@ from .options import check_sizes, kaiming_
 
 
 def projection(in_channels: int, channels: int, stride: int) -> nn.Module | None:
-    """What a shortcut needs where shapes change: a 1x1 convolution with BatchNorm; None where they do not."""
+    """The shortcut if shapes change, a 1x1 convolution with BatchNorm, else None."""
     if stride == 1 and in_channels == channels:
         return None
     return nn.Sequential(nn.Conv2d(in_channels, channels, 1, stride=stride, bias=False), nn.BatchNorm2d(channels))

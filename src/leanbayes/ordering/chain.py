@@ -142,7 +142,7 @@ class BernoulliChain(Distribution):
 
     @property
     def variance(self) -> Tensor:
-        """Of every node by itself: keep (1 - keep)."""
+        """The variance of each node: keep (1 - keep)."""
         return self.keep * -torch.expm1(self.log_keep)
 
     @property
@@ -170,7 +170,7 @@ class BernoulliChain(Distribution):
         return self.sample(sample_shape) + (keep - keep.detach())
 
     def log_prob(self, value: Tensor) -> Tensor:
-        """log p(z) of masks (..., K); -inf of what is no ordered mask, where arguments are not validated."""
+        """log p(z) of masks (..., K); -inf for masks that are not ordered, if arguments are not validated."""
         if self._validate_args:
             self._validate_sample(value)
         ordered = self.support.check(value)
@@ -198,7 +198,7 @@ class BernoulliChain(Distribution):
 
 
 def expected_under(log_beta: Tensor, values: Tensor) -> Tensor:
-    """sum_j beta_j values_j, where a width of probability 0 adds 0, also to the gradient, whatever its value.
+    """sum_j beta_j values_j, in which a width of probability 0 adds 0, also to the gradient.
 
     >>> expected_under(torch.tensor([1.0, 0.0]).log(), torch.tensor([3.0, torch.inf]))
     tensor(3.)

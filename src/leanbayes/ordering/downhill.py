@@ -105,11 +105,7 @@ class Downward(constraints.Constraint):
     event_dim = 1
 
     def check(self, value: Any) -> Any:
-        """Whether every row goes downhill; the shape of the batch.
-
-        >>> Downward().check(torch.tensor([[1.0, 0.7, 0.0], [1.0, 0.2, 0.3], [0.9, 0.2, 0.1]]))
-        tensor([ True, False, False])
-        """
+        """Whether every row descends, in the shape of the batch."""
         return (value[..., 0] == 1) & (value[..., -1] >= 0) & (value.diff(dim=-1) <= 0).all(-1)
 
 
@@ -203,7 +199,7 @@ class Downhill(Distribution):
         return self.log_keep.exp()
 
     def noise(self, sample_shape: Any = (), generator: torch.Generator | None = None) -> Tensor:
-        """What `rsample` takes as noise: standard Gumbel numbers of shape (sample_shape, batch, K)."""
+        """The noise of `rsample`: standard Gumbel numbers of shape (sample_shape, batch, K)."""
         like = self.log_beta
         shape = self._extended_shape(sample_shape)
         return gumbel_noise(shape, generator=generator, dtype=like.dtype, device=like.device)
@@ -248,7 +244,7 @@ def _downhill_chain(q: Downhill, p: BernoulliChain) -> Tensor:
 
 @register_kl(Downhill, Downhill)
 def _downhill_downhill(q: Downhill, p: Downhill) -> Tensor:
-    """Of hard samples, whose probabilities are the tails at any temperature: what a learned prior costs (equation 30).
+    """The KL of hard samples, whose probabilities are the tails at any temperature (equation 30).
 
     That of soft samples has no closed form. At equal temperatures it does not depend on the temperature and is larger,
     since a hard sample is a function of a soft one.

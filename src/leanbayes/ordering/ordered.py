@@ -1,4 +1,4 @@
-"""What everything ordered shares: how many of its nodes are kept, and how many there are to keep."""
+"""`Ordered`: the base of ordered channels and codes, with the numbers of their nodes, all and kept."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Ordered(nn.Module):
         return torch.where(within, log_beta - log_beta[..., : self.limit].logsumexp(-1, keepdim=True), -torch.inf)
 
     def callbacks(self) -> list[Any]:
-        """What training has to call, such as the schedule of a temperature; see `leanbayes.callbacks`."""
+        """The callbacks of training, such as the schedule of a temperature; see `leanbayes.callbacks`."""
         return []
 
     # A pass branches on these: as buffers on a GPU, reading them would wait for the device in every layer.

@@ -41,7 +41,7 @@ class Steps:
 
 
 def cut(group: Group, groups: int, base: int) -> Steps | None:
-    """Cut the channels of a group into at most so many ordered groups, as equal as possible; None where one is left.
+    """Cut the channels of a group into at most ``groups`` ordered groups, as equal as possible; None if one is left.
 
     What a grouped convolution sees as runs loses as many channels in every run; the groups of a GroupNorm go as wholes.
     Fewer places than groups: a group a place, and the base in proportion, at least one. Group g has the places from
@@ -118,7 +118,7 @@ def check_order(graph: ChannelGraph, order: Iterable[str]) -> None:
 
 
 def _refusal(group: Group, producers: list[str], order: tuple[str, ...] | None) -> str:
-    """Why a group is not ordered; empty where it is."""
+    """Why a group is not ordered; empty if it is."""
     distinct = list(dict.fromkeys(producers))
     if order is not None:
         named = [name for name in distinct if any(fnmatchcase(name, pattern) for pattern in order)]

@@ -114,7 +114,7 @@ def categorical_tails(weights: Tensor | list[float]) -> Tensor:
 
 
 def stretches(many: int, nodes: int) -> Tensor:
-    """How many of ``many`` fine nodes each of fewer coarse ones stands for; fine node i belongs to i * nodes // many.
+    """The number of ``many`` fine nodes in each coarse node; fine node i belongs to i * nodes // many.
 
     >>> stretches(7, 3)
     tensor([3, 2, 2])
@@ -176,7 +176,7 @@ def log_of_tails(beta: Tensor, what: str = "beta") -> Tensor:
 
 
 def check_log_tails(log_beta: Tensor, what: str = "log_beta") -> None:
-    """Refuse what is no log beta: NaN, +inf, or rows whose exponentials do not sum to one.
+    """Refuse values that are not log beta: NaN, +inf, or rows whose exponentials do not sum to one.
 
     >>> check_log_tails(torch.tensor([0.5, 0.5]).log())
     """

@@ -1,4 +1,4 @@
-"""What keeping nodes costs: the terms of the objective that depend on the tails, besides `tail_kl`."""
+"""The terms of the objective that depend on the tails, besides `tail_kl`."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ class Draw(Site):
         self.units: list[OrderingUnit] = []
 
     def cycle(self, balanced: bool | None = None, alone: bool = True) -> int | None:
-        """After how many samples nothing new comes: 1 where every width is set. Otherwise there is none."""
+        """The number of samples after which they repeat: 1 if every width is set, else None."""
         return 1 if self.units and all(unit.width or unit.free for unit in self.units) else None
 
     def noise(self, generator: torch.Generator | None = None) -> Tensor:
@@ -49,7 +49,7 @@ class Draw(Site):
         return gumbel_noise((self.nodes,), generator=generator)
 
     def numbers(self, like: Tensor, rows: int | None) -> Tensor:
-        """What the context hands over, or the numbers of this pass, drawn by the first unit that asks.
+        """The noise of the context, or that of this pass, drawn by the first unit that reads it.
 
         rows: numbers for each of so many data, (rows, nodes); None for one set, (nodes,).
         """
@@ -144,7 +144,7 @@ class OrderingUnit(Ordered):
 
     @property
     def kept(self) -> int:
-        """How many nodes a pass keeps as things are; 0 where it draws them."""
+        """The number of nodes that a pass keeps; 0 if it draws them."""
         if self.width or not (context.mean_only or (self.free and not self.training)):
             return self.width
         return self.limit
@@ -171,7 +171,7 @@ class OrderingUnit(Ordered):
         return z.reshape(len(z), *(1,) * (x.ndim + use.dim - 1), -1, *behind)
 
     def known_nodes(self) -> int | None:
-        """How many nodes this pass keeps, where it can leave the others out; None where it has to mask them."""
+        """The number of nodes that this pass keeps if it can leave the others out, else None."""
         if not self.narrows or self.rescale:
             return None
         if kept := self.kept:
@@ -200,7 +200,7 @@ class OrderingUnit(Ordered):
         return [channel for channel, node in enumerate(self.steps.node_of) if node < nodes]
 
     def unscaled_terms(self) -> Iterator[Tensor]:
-        """What joins the loss as it is, for `leanbayes.kl.unscaled_sum`."""
+        """Terms that the loss does not divide by the data, for `leanbayes.kl.unscaled_sum`."""
         if self.logits is None:
             return
         log_beta = self._tails()
@@ -243,7 +243,7 @@ class OrderingUnit(Ordered):
         return coarser_noise(noise, self.nodes, finest.tails().to(noise) if fixed else None)
 
     def _each(self, x: Tensor) -> bool:
-        """Whether every datum has a mask of its own: in training, where nobody has handed the noise over."""
+        """Whether every datum has its own mask: in training, unless the context has the noise."""
         given = context.draws is not None and id(self.draw) in context.draws
         return self.per_sample and self.training and not given
 
@@ -257,7 +257,7 @@ class OrderingUnit(Ordered):
         return torch.cat([super().get_extra_state(), torch.tensor([int(self.free), *self.steps.of])])
 
     def completed(self, state: Tensor) -> Tensor:
-        """The state as version 0.1 wrote it, which drew widths unless told otherwise and kept channels in order."""
+        """The state as version 0.1 wrote it, which drew widths by default and kept channels in order."""
         by_number = self.steps.of if self.group.constraints else sorted(self.steps.of)
         return torch.cat([state, torch.tensor([0, *by_number], dtype=state.dtype, device=state.device)])
 
@@ -270,7 +270,7 @@ class OrderingUnit(Ordered):
         self.node_of.copy_(torch.tensor(self.steps.node_of))
 
     def extra_repr(self) -> str:
-        """What is ordered, and how."""
+        """The group and the settings of its order."""
         tails = "fixed" if self.logits is None else "learned"
         now = f"{self.width} of {self.nodes} nodes" if self.width else "full" if self.free else "sampled"
         return f"'{self.name}', groups={self.steps.groups}, base={self.steps.base}, tails {tails}, width {now}"

@@ -96,11 +96,11 @@ class Posterior(Site):
         raise NotImplementedError
 
     def log_scale(self) -> Tensor | None:
-        """The logarithm of the spread that `scales` set (log sigma, log sqrt(alpha)); None where nothing sets it."""
+        """The logarithm of the spread that `scales` set (log sigma, log sqrt(alpha)); None if none do."""
         return None
 
     def scale_noise_(self, factor: float) -> Callable[[], None] | None:
-        """Multiply the spread about the mean; returns what puts it back, or None where there is nothing to multiply."""
+        """Multiply the spread about the mean; returns a function that undoes it, or None if there is no spread."""
         return None
 
     def snr(self) -> Tensor:
@@ -111,7 +111,7 @@ class Posterior(Site):
         return self.masked(self.mean.abs() / self.std)
 
     def masked(self, values: Tensor) -> Tensor:
-        """values, of a shape that broadcasts to that of w, with zeros where w has been pruned."""
+        """values, of a shape that broadcasts to that of w, with zeros at pruned weights."""
         return values if self.keep is None else torch.where(self.keep, values, 0.0)
 
     def whole(self) -> Self:
@@ -126,11 +126,11 @@ class Posterior(Site):
         return other
 
     def places(self) -> Tensor:
-        """Where the tensor has a weight, pruned or not: a mask of that shape."""
+        """A mask of the weights that the tensor has, pruned or not."""
         return torch.ones(self.shape, dtype=torch.bool, device=self.device)
 
     def alive(self) -> Tensor:
-        """Where the tensor has a weight that has not been pruned: a mask of that shape."""
+        """A mask of the weights that the tensor has and that have not been pruned."""
         return self.places() if self.keep is None else self.places() & self.keep
 
     def active(self) -> Posterior:
@@ -191,7 +191,7 @@ class FactorisedGaussian(Posterior):
 
 
 def above_zero(std: Tensor) -> Tensor:
-    """std, or the smallest normal number where it is 0, so that its logarithm and its gradient stay finite.
+    """std, or the smallest normal number if it is 0, so that its logarithm and gradient are finite.
 
     A weight whose mean is exactly 0 has no spread under multiplicative noise; one such weight must not turn the loss
     into infinity.
@@ -200,14 +200,14 @@ def above_zero(std: Tensor) -> Tensor:
 
 
 def product(std: Tensor, noise: Tensor) -> Tensor:
-    """std * noise, of the shape of the noise, where they can be in memory that is kept: it costs more than they do."""
+    """std * noise, of the shape of the noise, in memory that is kept if possible."""
     if noise.dtype != torch.float32 or std.dtype != torch.float32 or noise.device.type != "cpu":
         return std * noise
     return torch.mul(std, noise, out=buffers.empty(noise.shape))
 
 
 def padded_shape(shape: Sequence[int], target: Sequence[int]) -> tuple[int, ...] | None:
-    """A shape with as many dimensions as ``target``, or None where it does not broadcast to it.
+    """A shape with as many dimensions as ``target``, or None if it does not broadcast to it.
 
     >>> padded_shape((3,), (2, 3)), padded_shape((2,), (2, 3))
     ((1, 3), None)

@@ -102,7 +102,7 @@ class ZeroMeanGaussian(FactorisedGaussian):
 
     @property
     def mean(self) -> Tensor:
-        """Zeros, as a constant: nothing to differentiate."""
+        """Zeros, as a constant."""
         return torch.zeros_like(self.rho, requires_grad=False)
 
     @property

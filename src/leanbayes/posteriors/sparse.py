@@ -23,7 +23,7 @@ class Sparse(Posterior):
     is_sparse = True
     index: Tensor
     goal: int | None = None
-    """How many slots training is to leave, where there are more."""
+    """The number of active weights after thinning, if there are more now."""
 
     def __init__(self, loc: Tensor, index: Tensor, shape: torch.Size) -> None:
         super().__init__()
@@ -77,7 +77,7 @@ class Sparse(Posterior):
         raise NotImplementedError
 
     def active_parameters(self) -> int:
-        """The parameters of the slots whose weight has not been pruned."""
+        """The parameters of active weights that have not been pruned."""
         each = sum(1 for _ in self.parameters())
         return each * (len(self.index) if (kept := self._kept()) is None else int(kept.sum()))
 
@@ -100,7 +100,7 @@ class Sparse(Posterior):
         self.index = self.index[slots]
 
     def have_slots(self, count: int) -> None:
-        """Have so many slots from now on; where that changes their number, their values come from elsewhere."""
+        """Change the number of active weights; their values are then set by the caller."""
         if count == len(self.index):
             return
         self.goal = None
@@ -140,7 +140,7 @@ class SparsePoint(Sparse):
         return self.loc.new_zeros(self._shape)
 
     def noise(self, generator: torch.Generator | None = None) -> Tensor:
-        """An empty tensor: nothing is drawn."""
+        """An empty tensor, since nothing is random."""
         return self.loc.new_empty(0)
 
     def sample(self, noise: Tensor | None = None) -> Tensor:

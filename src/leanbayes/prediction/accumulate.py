@@ -1,4 +1,4 @@
-"""Running averages over samples: memory for the averages, not for the samples."""
+"""Running averages over samples, without keeping the samples."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 
 class Accumulator:
-    """Takes outputs a group of samples at a time, (samples, data, ...), and gives the Predictive.
+    """Takes outputs in groups of samples, (samples, data, ...), and makes a Predictive of their averages.
 
-    settle: a datum takes no more samples once the standard error of every one of its means is below this (in units of
-        the predictive standard deviation for regression); checked every 8 samples, for each datum by itself, so
-        that the answer does not depend on who its neighbours are. Groups must end where it is checked.
-    weights: what each sample counts, by its number (see `fit_weights` in the module `stacking`); None for all alike.
-    wide: the precision of the sums; None for double, where the device has it.
+    settle: a datum takes no more samples once the standard errors of its means are below this (in units of the
+        predictive standard deviation for regression); checked every 8 samples for each datum by itself, so that the
+        result does not depend on the batch. Groups must end where it is checked.
+    weights: the weight of each sample by its number (see `fit_weights` in the module `stacking`); None for equal ones.
+    wide: the dtype of the sums; None for double, if the device has it.
     """
 
     check_every = 8
-    at_once = 2**20  # numbers in the outputs that are looked at together: copies of them in double are made
+    at_once = 2**20  # the most output values that are converted together, since they are copied in double
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class Accumulator:
         self.task = likelihood.task
         self.origin = self.first = self.second = self.inner = self.counts = self.mass = self.active = torch.empty(0)
         self.energy: Tensor | None = None
-        self.within: Tensor | None = None  # variance of probabilities inside a sample, where an output says so
+        self.within: Tensor | None = None  # the mean variance of probabilities within a sample
         self.kept: list[Tensor] = []
         self.kept_noise: list[Tensor] = []
         self.numbers: list[int] = []
@@ -48,9 +48,9 @@ class Accumulator:
         self.dtype, self.wide = torch.float32, wide
 
     def add(self, outputs: Tensor, numbers: list[int]) -> None:
-        """More samples, (samples, data, ...), with the number of each."""
+        """Add samples, (samples, data, ...), with their numbers."""
         if not self.seen:
-            _task(self.likelihood, outputs[0])  # refuses outputs by the shape that the network gave them
+            _task(self.likelihood, outputs[0])  # refuses outputs of a wrong shape
         size = max(1, self.at_once // max(outputs[0].numel(), 1))
         for first in range(0, len(numbers), size):
             self.add_rows(outputs[first : first + size].flatten(0, 1), numbers[first : first + size])
@@ -58,7 +58,7 @@ class Accumulator:
             self._retire()
 
     def add_rows(self, rows: Tensor, numbers: list[int]) -> None:
-        """More samples, one behind the other in the rows of a tensor, (samples * data, ...)."""
+        """Add samples in the rows of a tensor, (samples * data, ...)."""
         if not self.seen:
             self.task = _task(self.likelihood, rows)
             self.keep = self.keep or self.is_regression
@@ -79,7 +79,7 @@ class Accumulator:
             wide = self.origin.dtype
             return part.sum(0, dtype=wide) if weight is None else torch.tensordot(weight, part.to(wide), dims=1)
 
-        # The first sample is a number of this precision, and the difference of two of them as exact as they are.
+        # relative to the first sample, so that a mean far from 0 does not cost precision
         step = value.to(self.dtype) - self.origin.to(self.dtype)
         self.first += total(step)
         self.second += total(step.square())
@@ -98,16 +98,15 @@ class Accumulator:
                 self.kept_noise.append(self._of_active(inner, torch.nan))
 
     def _of_active(self, part: Tensor, other: float) -> Tensor:
-        """(samples, data, ...), with something else for the data that take no more samples."""
+        """(samples, data, ...), with another value for data that take no more samples."""
         if self.settle is None:
             return part
         return torch.where(self.active.reshape(-1, *(1,) * (part.ndim - 2)), part, other)
 
     def _begin(self, value: Tensor, inner: Tensor, energy: Tensor | None) -> None:
-        """Empty sums, in the shapes of the first sample.
+        """Set empty sums in the shapes of the first sample.
 
-        In double (which mps does not have), so that they do not depend on how samples were grouped, and of differences
-        to the first sample: a far-away mean must not drown the spread.
+        They are double (except on mps), so that grouping does not matter, and of differences to the first sample.
         """
         wide = self.wide or (torch.float32 if value.device.type == "mps" else torch.float64)
         self.dtype = torch.promote_types(value.dtype, torch.float32)
@@ -121,21 +120,21 @@ class Accumulator:
 
     @property
     def is_probability(self) -> bool:
-        """Whether outputs mean classes."""
+        """Whether outputs are those of a classification or segmentation."""
         return self.task in ("classification", "segmentation")
 
     @property
     def is_regression(self) -> bool:
-        """Whether outputs mean a mean and a noise."""
+        """Whether outputs are those of a regression."""
         return self.task == "regression"
 
     @property
     def settled(self) -> bool:
-        """Whether no datum wants more samples."""
+        """Whether no datum takes more samples."""
         return self.seen > 0 and not bool(self.active.any())
 
     def _interpret(self, output: Tensor) -> tuple[Tensor, Tensor]:
-        """What is averaged, and the uncertainty inside one sample."""
+        """The values to average, and the uncertainty within one sample."""
         if self.is_probability:
             probabilities = self.likelihood.probs(output)
             return probabilities, entropy(probabilities)
@@ -167,7 +166,7 @@ class Accumulator:
         return torch.cat(kept)[order.to(kept[0].device)]
 
     def result(self, engine: str) -> Predictive:
-        """The averages."""
+        """The averages as a Predictive."""
         if not self.seen:
             raise PredictionError("no samples were drawn")
         mean, variance = self._moments()
@@ -195,7 +194,7 @@ class Accumulator:
 
 
 def _task(likelihood: Likelihood, output: Tensor) -> str:
-    """What predictions mean: the likelihood's task, or for others (images, the user's own) the transform it has."""
+    """The task of a prediction: that of the likelihood, or for others the one whose transform they have."""
     task, dims = likelihood.task, output.ndim
     if (task == "classification" and dims != 2) or (task == "segmentation" and dims < 3):
         expected = "(batch, classes)" if task == "classification" else "(batch, classes, ...)"
@@ -211,7 +210,7 @@ def _task(likelihood: Likelihood, output: Tensor) -> str:
 
 
 def check_weights(weights: Any, samples: int, settle: float | None = None) -> Tensor:
-    """Weights for so many samples: none below 0, with a sum of 1."""
+    """Weights for ``samples`` samples, refused unless they are 0 or more and sum to 1."""
     if not isinstance(weights, Tensor) or weights.shape != (samples,):
         received = tuple(weights.shape) if isinstance(weights, Tensor) else type(weights).__name__
         raise PredictionError(f"weights: expected a tensor of one number for each of {samples} samples, got {received}")

@@ -1,4 +1,4 @@
-"""`predict`: the one way to ask a model, Bayesian or not."""
+"""`predict`: the predictive distribution of a model, Bayesian or not."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ..convert.staged import Staged
 from ..errors import DataError, PredictionError
 from ..eval_mode import undisturbed
 from ..layers.kl_watch import warn_without_kl
-from ..likelihoods import Likelihood, likelihood
+from ..likelihoods import Likelihood
 from ..training.guard import dtypes_explained
 from .accumulate import Accumulator, check_weights
 from .engine import Engine
@@ -46,30 +46,30 @@ def predict(
 ) -> Predictive:
     """The predictive distribution of a batch (or a loader), averaged over networks drawn from the posterior.
 
-    Each sample is a whole network: one draw of all weights, shared by all data. (Local reparameterisation, the default
-    in training, drops the covariance between the positions of a convolution; ``estimator="local"`` asks for it.) The
-    answer does not depend on train() or eval(), BatchNorm statistics and the global random state stay as they are (but
-    for what a loader draws), and a seed repeats an answer whatever the chunk (for whole networks: the other estimators
-    draw for every datum anew). What a model draws by itself, by ``F.dropout(x, training=True)`` or ``torch.randn`` in
-    its forward, is repeated by a seed too, whatever the chunk where its shape does not depend on the batch; a model
-    without random layers that draws takes all samples.
+    Each sample is a whole network: one draw of all weights, shared by all data. (``estimator="local"`` is local
+    reparameterisation, the default in training, which drops the covariance between the positions of a convolution.) The
+    result does not depend on train() or eval(); BatchNorm statistics and the global random state do not change (except
+    by what a loader draws). A seed repeats a result for every chunk (with whole networks; the other estimators draw for
+    every datum). This includes noise that a model draws itself, by ``F.dropout(x, training=True)`` or ``torch.randn``
+    in its forward, if its shape does not depend on the batch.
+
 
     inputs: a tensor, a tuple or mapping of tensors (arguments of the model by position or keyword), or a DataLoader, a
-        Dataset or a list of batches, whose targets are not looked at; see `leanbayes.batches`.
+        Dataset or a list of batches, whose targets are not read; see `leanbayes.batches`.
     seed: None draws one from torch's generator.
-    chunk: the most (datum, sample) pairs computed at once; it bounds memory.
-    task: "classification", "segmentation", "regression", a `Likelihood`, or a callable; None for what the model was
-        fitted to.
-    mean_only: one pass at the posterior means: the deterministic procedure.
-    keep_samples: keep what every sample said in ``.samples`` (always on for regression).
+    chunk: the most (datum, sample) pairs computed at once, which bounds memory.
+    task: "classification", "segmentation", "regression", a `Likelihood`, or a callable; None for the task that the
+        model was fitted for.
+    mean_only: one pass at the posterior means.
+    keep_samples: keep the output of every sample in ``.samples`` (always on for regression).
     estimator: "moments" carries mean and variance through the network once instead of sampling; ``samples`` are drawn
-        only behind a layer that has no rule, with a warning that names it (see the guide, "One pass").
+        only after a layer that has no rule, with a warning that names it (see the guide, "One pass").
     settle: stop sampling a datum once its standard error is below this.
-    strategy: "vmap" computes what samples have in common once for all of them; "auto" does where it pays.
-    balanced: True lays the samples out so that their errors cancel: components of mixtures are used equally often, and
-        Gaussian noise comes in pairs of opposite sign (take an even number of samples). False draws every sample by
-        itself; None does as the methods say (patches are balanced, Gaussians are not). Whole networks only.
-    weights: what each sample counts (samples,), as `fit_weights` returns them for this seed
+    strategy: "vmap" computes what samples have in common once; "auto" does so if it is faster.
+    balanced: True balances the samples so that their errors cancel: components of mixtures are used equally often, and
+        Gaussian noise comes in pairs of opposite sign (take an even number of samples). False draws samples
+        independently; None is the default of the methods (patches are balanced, Gaussians not). Whole networks only.
+    weights: the weight of each sample (samples,), as `fit_weights` returns them for this seed
         (``from leanbayes.prediction.stacking import fit_weights``).
 
     >>> import leanbayes as lb
@@ -95,11 +95,11 @@ def predict(
             f"balanced: expected estimator='weight', since only whole networks are laid out, received {estimator!r}"
         )
     if seed is None:
-        with turns.lock:  # another thread's prediction puts torch's random state back when it ends
+        with turns.lock:  # another thread's prediction restores torch's random state when it ends
             seed = int(torch.randint(2**62, (1,)))
     else:
         seed = checks.seed(seed, error=PredictionError)
-    meaning = resolve_task(model, task)
+    likelihood = resolve_task(model, task)
     warn_without_kl(model)
     if mean_only:
         warn_if_past(model)
@@ -122,31 +122,29 @@ def predict(
         engine = Engine(model, samples, **how)
     if weights is not None and isinstance(engine, Engine):
         weights = check_weights(weights, engine.samples, settle)
-        engine.asked = engine.samples  # and no more, should a model without random layers turn out to draw
+        engine.asked = engine.samples  # no more, if a model without random layers draws noise itself
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     inputs = batches.accept(inputs, model, name="inputs", arguments=True)
-    one_call = isinstance(inputs, (Tensor, Mapping, tuple)) or (
-        isinstance(inputs, list) and all(isinstance(part, Tensor) for part in inputs)
-    )
-    is_loader = not one_call
+    is_tensors = isinstance(inputs, list) and all(isinstance(part, Tensor) for part in inputs)
+    is_loader = not (isinstance(inputs, (Tensor, Mapping, tuple)) or is_tensors)
     parts: list[Predictive] = []
-    for batch in _batches(inputs, is_loader, progress):  # not in our turn: a loader may be slow, or predict itself
+    for batch in _batches(inputs, is_loader, progress):  # outside of the lock: a loader may be slow, or predict itself
         if batches.size(batch) == 0:
             continue
         with undisturbed(model), dtypes_explained(model, batch):
             if staged:
                 ask = partial(_ask, samples, how, keep_samples)
-                found = [model.answer(batches.to(batch, device), meaning, ask)]  # type: ignore[operator]
+                found = [model.answer(batches.to(batch, device), likelihood, ask)]  # type: ignore[operator]
             else:
-                found = _averages(engine, meaning, batches.to(batch, device), keep_samples, settle, weights)
+                found = _averages(engine, likelihood, batches.to(batch, device), keep_samples, settle, weights)
             parts += [_on_cpu(part) for part in found] if is_loader else found
     if not parts:
         raise DataError("expected at least one datum, received none")
     record, result = get(model), join(parts)
     if record is None:
         return result
-    same = record.conformal is not None and record.conformal.likelihood == str(meaning)
-    named = meaning.task == "classification" and result.mean.shape[1] == len(record.classes)
+    same = record.conformal is not None and record.conformal.likelihood == str(likelihood)
+    named = likelihood.task == "classification" and result.mean.shape[1] == len(record.classes)
     return dataclasses.replace(
         result, conformal=record.conformal if same else None, classes=record.classes if named else ()
     )
@@ -161,40 +159,40 @@ def _ask(
     keep: bool,
     part: nn.Module,
     inputs: Any,
-    meaning: Likelihood,
+    likelihood: Likelihood,
     begin: int,
     end: int | None,
 ) -> Predictive | None:
-    """What a part of a model says, from a sample on; None where no more samples would differ."""
+    """The prediction of a part of a model, from a sample on; None if no further samples would differ."""
     engine = Engine(part, end or samples, **how, begin=begin)
-    return join(_averages(engine, meaning, inputs, keep)) if engine.samples > begin else None
+    return join(_averages(engine, likelihood, inputs, keep)) if engine.samples > begin else None
 
 
 def _averages(
     engine: Engine | OnePass,
-    meaning: Likelihood,
+    likelihood: Likelihood,
     inputs: Any,
     keep: bool,
     settle: float | None = None,
     weights: Tensor | None = None,
 ) -> list[Predictive]:
-    """The predictions of the blocks that an engine cuts a batch into."""
+    """The predictions of the blocks into which an engine cuts a batch."""
     return [
-        _average(engine, meaning, batches.size(block), outputs, keep, settle, weights)
+        _average(engine, likelihood, batches.size(block), outputs, keep, settle, weights)
         for block, outputs in engine.numbered(inputs)
     ]
 
 
 def _average(
     engine: Engine | OnePass,
-    meaning: Likelihood,
+    likelihood: Likelihood,
     rows: int,
     outputs: Iterable[tuple[list[int], Tensor]],
     keep: bool,
     settle: float | None,
     weights: Tensor | None,
 ) -> Predictive:
-    total = Accumulator(meaning, keep, settle, weights)
+    total = Accumulator(likelihood, keep, settle, weights)
     for numbers, group in outputs:
         if group.shape[1:2] != (rows,):
             raise PredictionError(
@@ -213,13 +211,13 @@ def _average(
 
 
 def resolve_task(model: nn.Module, task: Any) -> Likelihood:
-    """The likelihood a task means: as given, or as the model was fitted.
+    """The likelihood of a task: as given, or that which the model was fitted for.
 
-    A name that the model's own likelihood goes by means that one, with the noise it learned and its temperature.
+    The name of the model's own task gives its likelihood, with its learned noise and temperature.
     """
     record = get(model)
     if task is not None:
-        given = likelihood(task)
+        given = likelihoods.likelihood(task)
         if not isinstance(task, str) or record is None or record.likelihood is None:
             return given
         own = likelihoods.from_dict(record.likelihood)

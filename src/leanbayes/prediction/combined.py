@@ -1,4 +1,4 @@
-"""Predictions of some of the data, and predictions of the same data from different samples taken together."""
+"""Selecting rows of a prediction, and pooling predictions of the same data from different samples."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .predictive import Predictive, entropy
 
 
 def rows(pred: Predictive, index: Tensor) -> Predictive:
-    """The predictions of some data, in the order of their numbers.
+    """The predictions of some data, by their positions.
 
     >>> pred = Predictive("classification", *torch.rand(5, 3).unbind(), "loop")
     >>> rows(pred, torch.tensor([2, 0])).counts.shape
@@ -23,7 +23,7 @@ def rows(pred: Predictive, index: Tensor) -> Predictive:
 
 
 def pooled(first: Predictive, second: Predictive) -> Predictive:
-    """One prediction from those of different samples for the same data, a classification, each weighed by its samples.
+    """One classification from two predictions for the same data with different samples, weighted by their counts.
 
     >>> probabilities = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]])
     >>> none = torch.zeros(1)

@@ -1,4 +1,4 @@
-"""The noise of several samples at once: a function of (seed, site, sample), independent or balanced; what is shared."""
+"""The noise of several samples, as a function of (seed, site, sample), and what samples have in common."""
 
 from __future__ import annotations
 
@@ -15,18 +15,13 @@ from .. import turns
 from ..sampling import Site
 from .probe import Probe
 
-OVERHEAD = 3.0  # data: what a pass costs besides those it computes
-
-
-KEPT = 2**22  # random numbers kept from one prediction to the next, of all models together: 16 MB
+OVERHEAD = 3.0  # the cost of a pass besides its data, in data
+KEPT = 2**22  # random numbers that are cached for all models together: 16 MB
 _kept: OrderedDict[tuple[Any, ...], Tensor] = OrderedDict()  # the latest used is the last
 
 
 def kept_noise(site: Site, seed: int, number: int, samples: tuple[int, ...], balanced: bool | None) -> Tensor:
-    """As `noise`, from memory where a prediction with this seed drew it before: drawing costs more than a small layer.
-
-    The values do not depend on it. Nothing is kept on the model.
-    """
+    """`noise` with a cache for predictions with the same seed, since drawing takes longer than a small layer."""
     if (kind := site.noise_kind()) is None:
         return noise(site, seed, number, samples, balanced)
     key = (kind, seed, number, samples, balanced)
@@ -44,33 +39,31 @@ def kept_noise(site: Site, seed: int, number: int, samples: tuple[int, ...], bal
 
 
 def amount(site: Site) -> int:
-    """How many random numbers a site takes in one sample."""
+    """The number of random numbers of a site in one sample."""
     kind = site.noise_kind()
     return noise(site, 0, 0, (0,), None).numel() if kind is None else math.prod(kind[1])
 
 
 def noise(site: Site, seed: int, number: int, samples: Sequence[int], balanced: bool | None) -> Tensor:
-    """What a site gets in each of the samples, (samples, ...).
+    """The noise of a site in each of the samples, (samples, ...).
 
-    balanced: None leaves it to the method. True balances whatever can be: components of mixtures are used equally
-        often, and every second sample has the Gaussian noise of the one before with the opposite sign (antithetic).
-        False draws every sample by itself.
-
-    One sample alone has the same distribution in all three cases.
+    balanced: None is the default of the method. True balances: components of mixtures are used equally often, and every
+        second sample has the Gaussian noise of the one before with the opposite sign (antithetic). False draws samples
+        independently. A single sample has the same distribution in all three cases.
     """
     return site.of_samples(seed, number, samples, balanced)
 
 
 def period(sites: Sequence[Site], balanced: bool | None) -> int | None:
-    """After how many samples nothing new comes, or None: an ensemble has no more than its members."""
+    """The number of samples after which they repeat, or None; an ensemble has as many as members."""
     cycles = [site.cycle(balanced, alone=len(sites) == 1) for site in sites]
     return None if None in cycles else math.lcm(*(cycle for cycle in cycles if cycle is not None))
 
 
 def in_common(sites: Sequence[Any], seed: int, samples: Sequence[int], balanced: bool | None) -> Tensor:
-    """The components that leading sites of one index each take in each sample, (samples, sites).
+    """The indices of the leading sites with a single index in each sample, (samples, sites).
 
-    sites: (number, site) in the order in which they are drawn; the first that has more than one index ends the table.
+    sites: (number, site) in the order of their draws; the first that has more than one index ends the table.
     """
     columns = []
     for number, site in sites:
@@ -81,7 +74,7 @@ def in_common(sites: Sequence[Any], seed: int, samples: Sequence[int], balanced:
 
 
 def groups(table: Tensor, depth: int, most: int) -> list[list[int]]:
-    """Rows that agree in the first ``depth`` columns, together, at most so many in a group.
+    """Groups of at most ``most`` rows that agree in the first ``depth`` columns.
 
     >>> groups(torch.tensor([[0, 1], [1, 1], [0, 0], [0, 1]]), depth=1, most=2)
     [[0, 2], [3], [1]]
@@ -95,13 +88,13 @@ def groups(table: Tensor, depth: int, most: int) -> list[list[int]]:
 def arranged(
     found: Probe, table: Tensor, most: int, rows: Callable[[int], int], overhead: float = OVERHEAD
 ) -> tuple[float, list[list[int]]]:
-    """Which samples to compute in one vectorised pass, and what that costs in forward passes.
+    """The samples to compute in each vectorised pass, and the cost in forward passes.
 
-    Samples that take the same components in the first layers share all that these layers compute: a tree, cut at the
-    depth where the arithmetic is least. Where all layers are the same, so is the network, and it is asked once.
+    Samples with the same components in the first layers share the computation of these layers; the depth with the least
+    arithmetic is chosen. Identical networks are computed once.
 
-    table: as `in_common` gives it. most: samples in a pass. rows: how many data a pass of so many samples has.
-    overhead: what a pass costs besides, in data.
+    table: of `in_common`. most: samples in a pass. rows: the number of data in a pass of that many samples.
+    overhead: the cost of a pass besides its data, in data.
     """
     count, best = len(table), (float("inf"), list[list[int]]())
     for depth in range(table.shape[1] + 1):
@@ -118,7 +111,7 @@ def arranged(
 
 @dataclass
 class Noise(Mapping[int, Tensor]):
-    """The noise of one sample, each site's drawn when it is asked for: members that are not asked cost nothing."""
+    """The noise of one sample, drawn by site when it is read, so that unused ensemble members cost nothing."""
 
     sites: dict[int, tuple[int, Site]]
     seed: int

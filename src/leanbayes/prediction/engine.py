@@ -1,4 +1,4 @@
-"""Drawing outputs: whole networks from the posterior, a vectorised pass where the shared prefix makes it pay."""
+"""Drawing outputs of whole networks from the posterior, in a loop or vectorised."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from .weights import Weights
 
 LOOP_ROWS = 256
 VMAP_PAIRS = 2048
-VMAP_NOISE = 2**25  # random numbers held at once: whole layers times samples would otherwise fill the memory
-GATHERED = 2**18  # numbers in the outputs of a loop that are handed out together
-FOLDED = 2**22  # numbers in the largest activation of a pass, where samples are folded into its batch
+VMAP_NOISE = 2**25  # the most random numbers in memory at once
+GATHERED = 2**18  # output values of a loop that are yielded together
+FOLDED = 2**22  # values in the largest activation of a pass with samples in its batch dimension
 
 
 @dataclass
@@ -31,15 +31,15 @@ class Engine:
     """Draws S outputs of a model for a batch of inputs.
 
     chunk: the most (datum, sample) pairs computed at once. None: 256 data a pass in a loop; 2,048 pairs under vmap, or
-        as many as have 2^22 numbers in their largest activation where norm layers alone differ between samples.
-        Under vmap a pass also takes no more samples than have 2^25 random numbers together.
-    strategy: "loop" runs the network once a sample; "vmap" runs what precedes the first random layer once, whatever the
-        number of samples; "auto" counts the arithmetic on one datum and takes the cheaper.
+        as many as have 2^22 values in their largest activation if only norm layers differ between samples. A pass under
+        vmap also has at most as many samples as have 2^25 random numbers together.
+    strategy: "loop" runs the network once per sample; "vmap" runs everything before the first random layer once for all
+        samples; "auto" counts the arithmetic for one datum and takes the cheaper.
     estimator: "weight" draws whole networks: the same noise for every datum, keyed by (seed, site, sample). Noise that
-        the model draws by itself, from torch's generator, is keyed by (seed, sample): such a model runs in a loop, and
-        one without random sites takes all samples as soon as it is seen to draw.
-    group: samples handed out at a time, where the caller may stop early; None for as many as fit.
-    balanced: None leaves it to the methods whether samples are laid out or drawn (`draws.noise`). begin: the first one.
+        the model draws itself from torch's generator is keyed by (seed, sample): such a model runs in a loop, and one
+        without random sites takes all samples once it is seen to draw.
+    group: samples yielded at a time, if the caller may stop early; None for as many as fit.
+    balanced: see `draws.noise`. begin: the number of the first sample.
     """
 
     model: nn.Module
@@ -85,8 +85,8 @@ class Engine:
             yield block, (outputs for _, outputs in groups)
 
     def numbered(self, inputs: Any) -> Iterator[tuple[Any, Iterator[tuple[list[int], Tensor]]]]:
-        """As `blocks`, every group with the numbers of its samples: those with the same first draws come together."""
-        if self.drawn_with != self.seed:  # an attack draws other networks in every step
+        """`blocks` with the numbers of the samples of each group; samples with the same first draws come together."""
+        if self.drawn_with != self.seed:  # an attack changes the seed in every step
             self.drawn_with = self.seed
             self.arranged.clear()
             self.kept.clear()
@@ -110,15 +110,15 @@ class Engine:
         return self.chunk or LOOP_ROWS
 
     def _choose(self, inputs: Any) -> None:
-        """Count where the work is; fall back to a loop, audibly, where vmap refuses the model."""
+        """Count the arithmetic and choose between vmap and a loop, with a warning if vmap cannot run the model."""
         learning = self._forget_shapes()
-        memory = {} if learning else known(self.model)  # sites that learn shapes must see an input every time
+        memory = {} if learning else known(self.model)  # sites that learn shapes must see an input each time
         looks = signature(inputs)
         try:
             if looks not in memory:
                 memory[looks] = self._probed(inputs), self.least
             self.found, self.least = memory[looks]
-        except Exception:  # a model's own fault shows again in the loop
+        except Exception:  # an error of the model itself occurs again in the loop
             self.used = "loop"
             return
         found = self.found
@@ -143,11 +143,11 @@ class Engine:
             pair = {id(s): draws.noise(s, self.seed, i, (0, 1), self.balanced) for i, s in enumerate(self.sites)}
             before = self.own.states()
             self._vectorised(batches.rows(inputs, 0, self.least), pair, set())
-            if self.own.drawn_since(before):  # one pass for all samples would give each what its neighbours leave it
+            if self.own.drawn_since(before):
                 raise PredictionError("it draws random numbers of its own, which belong to one sample")
             self.used = "vmap"
             memory[looks, "vmap"] = True
-        except Exception as error:  # vmap's refusals have no common type; a model's own fault shows again in the loop
+        except Exception as error:  # vmap raises errors of many classes
             self.used = "loop"
             if found.prefix > 0.1 or self.strategy == "vmap":
                 reason = (str(error).splitlines() or [type(error).__name__])[0][:200]
@@ -159,7 +159,7 @@ class Engine:
                 )
 
     def _probed(self, inputs: Any) -> Probe:
-        """Where the work is, found on as few data as the model runs on."""
+        """The arithmetic of the model, counted on as few data as it runs on."""
         try:
             return probe(self.model, inputs, self.least)
         except Exception:
@@ -170,7 +170,7 @@ class Engine:
             return probe(self.model, inputs, self.least)
 
     def _arranged(self, first: int) -> tuple[float, list[list[int]]]:
-        """What samples from a first one on cost in forward passes, and which of them are computed together."""
+        """The cost in forward passes of samples from a first one on, and the groups that are computed together."""
         if first not in self.arranged:
             numbers = list(range(self.samples))[first : first + (self.group or self.samples)]
             known = {id(site): (i, site) for i, site in enumerate(self.sites)}
@@ -181,7 +181,7 @@ class Engine:
         return self.arranged[first]
 
     def _overhead(self) -> float:
-        """What a pass costs besides its data, in data."""
+        """The cost of a pass besides its data, in data."""
         return draws.OVERHEAD if self._folds() else self.found.calls
 
     def _folds(self) -> bool:
@@ -193,9 +193,9 @@ class Engine:
     def _groups(self, block: Any, start: int) -> Iterator[tuple[list[int], Tensor]]:
         if self.used == "mean":
             self.own.reseed(self.seed, 0)
-            with sampling.using(mean_only=True):  # over before others have their say: a generator may be left there
-                said = self._run(block)
-            yield [0], said.unsqueeze(0)
+            with sampling.using(mean_only=True):  # ends before the generator yields
+                output = self._run(block)
+            yield [0], output.unsqueeze(0)
             return
         if self._forget_shapes():  # noise of a run-time shape: let the sites see this block's
             with sampling.watching(lambda site: None):
@@ -204,10 +204,10 @@ class Engine:
         if self.used == "deterministic":
             self.own.reseed(self.seed, 0)
             before = self.own.states()
-            said = self._run(block)
+            output = self._run(block)
             if self.own.drawn_since(before):
                 self.used, self.samples = "loop", self.asked
-            yield [0], said.unsqueeze(0)
+            yield [0], output.unsqueeze(0)
             done = 1
         size = self.group or self.samples
         for first in range(self.begin, self.samples, size):
@@ -219,20 +219,20 @@ class Engine:
                 yield from self._loop(block, start, numbers)
 
     def _loop(self, block: Any, start: int, numbers: list[int]) -> Iterator[tuple[list[int], Tensor]]:
-        """A pass for every sample; small outputs of several are handed out together."""
+        """A pass for every sample; small outputs of several samples are yielded together."""
         left = list(numbers)
         while left:
-            said: list[Tensor] = []
+            outputs: list[Tensor] = []
             weights = Weights(partial(self._of_all, left))
             with fast_max_pooling(self.model), sampling.kept_scales(), sampling.prepared(weights.of_sample):
-                while len(said) < len(left) and (not said or len(said) * said[0].numel() < GATHERED):
-                    weights.at = len(said)
-                    said.append(self._one(block, start, left[len(said)]))
-            yield left[: len(said)], torch.stack(said)
-            del left[: len(said)]
+                while len(outputs) < len(left) and (not outputs or len(outputs) * outputs[0].numel() < GATHERED):
+                    weights.at = len(outputs)
+                    outputs.append(self._one(block, start, left[len(outputs)]))
+            yield left[: len(outputs)], torch.stack(outputs)
+            del left[: len(outputs)]
 
     def _forget_shapes(self) -> bool:
-        """Whether any site learns the shape of its noise from an input; such sites start anew."""
+        """Clear the shapes that sites learn from inputs; returns whether there are such sites."""
         learners = [site for site in self.sites if site.learns_shape]
         for site in learners:
             site.shapes.clear()
@@ -242,7 +242,7 @@ class Engine:
         return batches.output_tensor(batches.call(self.model, block))
 
     def _one(self, block: Any, start: int, sample: int) -> Tensor:
-        """One sample by an ordinary pass."""
+        """The output of one sample, by an ordinary pass."""
         if self.estimator == "weight":
             self.own.reseed(self.seed, sample)
             with sampling.using(estimator="weight", draws=self._noise(sample)):
@@ -253,8 +253,8 @@ class Engine:
             return self._run(block)
 
     def _vmap(self, block: Any, numbers: list[int]) -> Tensor:
-        """Several samples in one pass: everything before the first site in which they differ stays unbatched."""
-        self.own.reseed(self.seed, numbers[0])  # draws that the first data did not need
+        """Several samples in one pass; everything before the first site in which they differ is computed once."""
+        self.own.reseed(self.seed, numbers[0])
         stacked = self._stacked(numbers)
         same = {key for key, noise in stacked.items() if _is_same(noise)}
         if len(same) == len(stacked):  # one network
@@ -266,11 +266,11 @@ class Engine:
         except Exception:
             if self.apart or not same:
                 raise
-            self.apart = True  # what samples share cannot take what each has of its own, added in place
+            self.apart = True  # a tensor that samples share cannot have theirs added in place
             return self._vectorised(block, stacked, set())
 
     def _vectorised(self, block: Any, stacked: dict[int, Tensor], same: set[int]) -> Tensor:
-        """One pass for all samples; the sites that are the same for all are not batched."""
+        """One pass for all samples, with sites that are the same in all not batched."""
         shared = {key: stacked[key][0] for key in same}
         weights = Weights(lambda site: stacked[id(site)] if self.keeps_noise else None)
         drawn = {id(site): weights.of_samples(site) for site in self.sites}
@@ -284,10 +284,7 @@ class Engine:
 
         own = {key: noise for key, noise in stacked.items() if key not in same}
         values = {key: value for key, value in drawn.items() if value is not None}
-        with (
-            warnings.catch_warnings(),
-            fast_max_pooling(self.model),
-        ):  # operations without a rule of their own run sample by sample: as in a loop
+        with warnings.catch_warnings(), fast_max_pooling(self.model):
             warnings.filterwarnings("ignore", "There is a performance drop because we have not yet implemented")
             return torch.func.vmap(one, randomness="different")(own, values)
 
@@ -307,7 +304,7 @@ class Engine:
         return draws.Noise(sites, self.seed, sample, self.balanced, self._of_loop)
 
     def _of_all(self, numbers: list[int], site: sampling.Site) -> Tensor | None:
-        """The noise of a site in these samples, for networks that are small enough to draw them at once."""
+        """The noise of a site in these samples, if the network is small enough to draw it at once, else None."""
         known = self.numbers.get(id(site))
         if known is None or self.estimator != "weight" or self._of_loop(known, numbers[0]) is None:
             return None
@@ -315,7 +312,7 @@ class Engine:
         return noise if len(numbers) == len(noise) else noise[numbers]
 
     def _of_loop(self, number: int, sample: int) -> Tensor | None:
-        """The noise of a site in one sample, drawn for all samples at once; None where that would take much memory."""
+        """The noise of a site in one sample, drawn for all samples at once; None if that takes much memory."""
         if not self.keeps_noise or self.group is not None:
             return None
         if number not in self.looped:
@@ -325,5 +322,5 @@ class Engine:
 
 
 def _is_same(noise: Tensor) -> bool:
-    """Whether all samples take the same components; other noise is never the same."""
+    """Whether all samples take the same components; False for other noise."""
     return noise.dtype == torch.long and bool((noise == noise[:1]).all())

@@ -13,7 +13,7 @@ from .. import sampling
 class OwnNoise:
     """Makes such noise a function of (seed, sample), and tells whether there was any.
 
-    The generators belong to the process: use it inside of `leanbayes.eval_mode.undisturbed`, which puts them back.
+    It changes torch's generators: use it inside `leanbayes.eval_mode.undisturbed`, which restores them.
     """
 
     def __init__(self, model: nn.Module) -> None:

@@ -1,4 +1,4 @@
-"""Whether a network may be asked at its means: which layers have gone through their phase transition."""
+"""A warning for predictions at the means of layers that are past their phase transition."""
 
 from __future__ import annotations
 
@@ -13,14 +13,13 @@ from ..layers.bayes import BayesLayer
 from ..training.recalibrate import collected_at_means
 
 THRESHOLD = 5.0
-"""Of log alpha: beyond it, variance networks says (section 4.1), a layer's output is mostly noise."""
+"""The log alpha beyond which a layer's output is mostly noise (variance networks, section 4.1)."""
 
 
 def log_noise(layer: BayesLayer) -> float:
-    """log of the sum of Var[w] over the sum of E[w]^2 of a layer's weights: what log alpha is to a single weight.
+    """log of the sum of Var[w] over the sum of E[w]^2 of a layer's weights: log alpha of the whole layer.
 
-    The ratio of noise to signal at the outputs, for inputs of equal size. One number for the layer, since single
-    weights with a huge alpha are only those that could be pruned: here they count by their size.
+    The ratio of noise to signal at the outputs for inputs of equal size, in which weights count by their size.
 
     >>> import leanbayes as lb
     >>> model = nn.Sequential(nn.Linear(4, 2))
@@ -39,7 +38,7 @@ def log_noise(layer: BayesLayer) -> float:
 
 
 def past_transition(model: nn.Module) -> list[str]:
-    """The layers whose means carry next to nothing of the signal: `log_noise` is above 5.
+    """The layers whose `log_noise` is above 5, so that their means carry little of the signal.
 
     >>> import leanbayes as lb
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 2))
@@ -52,10 +51,10 @@ def past_transition(model: nn.Module) -> list[str]:
 
 
 def warn_if_past(model: nn.Module, stacklevel: int = 3) -> None:
-    """Warn, with the remedy, that the means of a network are not what it has learned.
+    """Warn if predictions at the means of a network may be poor.
 
-    Not where a mean is missing by construction, since asking such a network for it is an error, and not where
-    BatchNorm's statistics have been re-estimated at the means.
+    There is no warning if a posterior has no mean, which is an error elsewhere, or if BatchNorm's statistics were
+    re-estimated at the means.
     """
     layers = [m for m in model.modules() if isinstance(m, BayesLayer)]
     if any(not q.has_mean for layer in layers for q in layer.posteriors.values()):

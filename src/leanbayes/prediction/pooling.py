@@ -1,4 +1,4 @@
-"""Max pooling and rectifiers in `predict`: the same values as torch's, several times as fast on the CPU."""
+"""Faster max pooling and rectifiers for `predict` on the CPU, with the same values as torch's."""
 
 from __future__ import annotations
 
@@ -15,18 +15,16 @@ from ..kernels.buffers import empty
 from ..walk import modules
 
 FEW = 2**13
-"""Numbers of a sample below which memory is not looked after: that takes longer than so small a layer."""
+"""Samples with fewer values do not use pooled memory, which takes longer than so small a layer."""
 
 
 @contextlib.contextmanager
 def fast_max_pooling(model: nn.Module) -> Iterator[None]:
-    """Run a block in which every `nn.MaxPool2d` of a model takes maxima of whole rows where its windows tile the input.
+    """Run a block in which `nn.MaxPool2d` layers take maxima of whole rows if their windows tile the input.
 
-    Under vmap what it gives lies in memory that is used again, and so does the output of every `nn.ReLU`: fresh pages
-    for all samples at once would take longer than the maxima.
-
-    torch compares the numbers of a window one by one on the CPU, which can take longer than the convolution before it.
-    A maximum is exact, so outputs are the same. Without gradients only: those of equal numbers would differ.
+    torch compares the values of a window one by one on the CPU, which can take longer than the convolution before it.
+    Outputs are the same. Only without gradients, since those of equal values would differ. Under vmap, outputs of these
+    layers and of `nn.ReLU` are in memory that is used again.
 
     >>> layer, x = nn.MaxPool2d(2), torch.randn(2, 3, 8, 6)
     >>> with torch.no_grad(), fast_max_pooling(layer):

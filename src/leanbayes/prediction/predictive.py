@@ -1,4 +1,4 @@
-"""The predictive distribution of a batch: what the model expects, how unsure it is, and why."""
+"""`Predictive`: the predictive distribution of a batch."""
 
 from __future__ import annotations
 
@@ -79,9 +79,9 @@ class Predictive:
 
     @property
     def energy(self) -> Tensor:
-        """-E_s[logsumexp of the logits of sample s] (N, ...): rises with doubt (Liu et al. 2020, eq. 4 at T = 1).
+        """-E_s[logsumexp of the logits of sample s] (N, ...), higher for more uncertain data (Liu et al. 2020, eq. 4).
 
-        Of the raw logits: the temperature of a likelihood does not enter.
+        Of the raw logits, without the temperature of a likelihood.
         """
         self._only("energies", "classification", "segmentation")
         if self.energies is None:
@@ -93,16 +93,16 @@ class Predictive:
 
     @property
     def samples(self) -> Tensor:
-        """What each network said (S, N, ...): probabilities, or means of the target."""
+        """The outputs of each network (S, N, ...): probabilities, or means of the target."""
         if self.drawn is None:
             raise PredictionError("samples were not kept; call predict(..., keep_samples=True)")
         return self.drawn
 
     def masks(self, threshold: float | None = None) -> Tensor:
-        """The segmentation that each network gives (S, N, ...): the most probable class in every pixel.
+        """The segmentation of each network (S, N, ...): the most probable class in every pixel.
 
-        Of two classes bool masks of class 1, where its probability is above ``threshold`` (0.5 unless told); of more
-        classes their labels. Needs ``predict(..., keep_samples=True)``; the one segmentation of the mean is `labels`.
+        For two classes bool masks of class 1, where its probability is above ``threshold`` (0.5 by default); for more
+        classes their labels. Needs ``predict(..., keep_samples=True)``; `labels` is the segmentation of the mean.
         """
         self._only("masks", "segmentation")
         drawn, classes = self.samples, self.mean.shape[1]
@@ -141,35 +141,35 @@ class Predictive:
         return each.reshape(*each.shape[:2], -1).sum(2)
 
     def cdf(self, targets: Tensor) -> Tensor:
-        """P(Y <= y) of each target under its own predictive (N, ...): uniform on [0, 1] if the model is calibrated."""
+        """P(Y <= y) of each target under its predictive (N, ...): uniform on [0, 1] if the model is calibrated."""
         parts = self._mixture()
         return mixture.cdf(parts, self._aligned(targets, parts[0][0]))
 
     def crps(self, targets: Tensor) -> Tensor:
-        """The continuous ranked probability score of each target (N, ...), in its units; less is better."""
+        """The continuous ranked probability score of each target (N, ...), in its units; lower is better."""
         parts = self._mixture()
         return mixture.crps(parts, self._aligned(targets, parts[0][0]))
 
     def quantile(self, q: float) -> Tensor:
-        """The q-quantile of the predictive of each target: of a mixture of S Gaussians (N, ...)."""
+        """The q-quantile of the predictive, a mixture of S Gaussians (N, ...)."""
         q = number("q", q, above=0, below=1, error=PredictionError)
         return mixture.quantile(self._mixture(), q)
 
     def interval(self, level: float = 0.95) -> tuple[Tensor, Tensor]:
-        """The central interval that holds the target with probability ``level``."""
+        """The central interval with probability ``level``."""
         level = number("level", level, above=0, below=1, error=PredictionError)
         return self.quantile((1 - level) / 2), self.quantile((1 + level) / 2)
 
     @property
     def class_names(self) -> list[str]:
-        """The most probable class of each datum by its name, where the model knows names (N)."""
+        """The name of the most probable class of each datum (N), or its number if the model has no names."""
         self._only("names of classes", "classification")
         names = self.classes or tuple(map(str, range(self.mean.shape[1])))
         return [names[label] for label in self.labels.tolist()]
 
     @property
     def prediction_sets(self) -> Tensor:
-        """The classes that may be the true one, booleans (N, C): true of it as often as `lb.conformalize_` was asked.
+        """The classes in each prediction set, booleans (N, C), with the coverage asked of `lb.conformalize_`.
 
         ``[row.nonzero().flatten().tolist() for row in sets]`` lists them.
         """
@@ -177,15 +177,15 @@ class Predictive:
 
     @property
     def prediction_intervals(self) -> tuple[Tensor, Tensor]:
-        """Both ends of an interval that holds the target as often as `lb.conformalize_` was asked (N, ...).
+        """Both ends of the prediction intervals (N, ...), with the coverage asked of `lb.conformalize_`.
 
-        `interval` asks the model alone and is as good as its assumptions; this one is corrected on held-out data.
+        `interval` depends on the assumptions of the model; these are corrected on held-out data.
         """
         found = self._conformal("regression")
         return conformal_scores.interval(self.mean, self.spread(found.score, found.coverage), found)
 
     def spread(self, score: Score, coverage: float) -> Tensor | tuple[Tensor, Tensor]:
-        """What a conformal score of a regression measures errors by: the standard deviation, or an interval (cqr)."""
+        """The scale of a conformal score of a regression: the standard deviation, or an interval (cqr)."""
         return self.interval(coverage) if score == "cqr" else self.variance.sqrt()
 
     def _conformal(self, task: str) -> Conformal:
@@ -213,7 +213,7 @@ class Predictive:
         return self.conformal
 
     def _classes(self, targets: Tensor) -> Tensor:
-        """Targets as indices of the classes (N, 1, ...); an error where they are not."""
+        """Targets as class indices (N, 1, ...); others are refused."""
         index = self._aligned(targets, self.mean[:, 0]).long().unsqueeze(1)
         if not bool(((index >= 0) & (index < self.mean.shape[1])).all()):
             raise DataError(
@@ -223,7 +223,7 @@ class Predictive:
         return index
 
     def _aligned(self, targets: Tensor, like: Tensor) -> Tensor:
-        """Targets in the shape of what they are compared with; (N,) and (N, 1) are the same, nothing else is."""
+        """Targets in the shape of ``like``; (N,) and (N, 1) are the same, other shapes are refused."""
         if not isinstance(targets, Tensor):
             raise DataError(f"expected a tensor of targets, received {type(targets).__name__}")
         if targets.shape != like.shape and {targets.shape, like.shape} != {like.shape[:1], (*like.shape[:1], 1)}:
@@ -286,7 +286,7 @@ def join(parts: list[Predictive]) -> Predictive:
 
 
 def _padded(samples: Tensor, length: int) -> Tensor:
-    """Samples (S, N, ...) filled up with NaN, where another batch needed more of them."""
+    """Samples (S, N, ...) filled up with NaN to a length."""
     missing = length - samples.shape[0]
     if not missing:
         return samples

@@ -1,4 +1,4 @@
-"""How much of a network runs before each of its random draws: what decides how samples are computed."""
+"""Counting the arithmetic before each random draw of a network, which decides how samples are computed."""
 
 from __future__ import annotations
 
@@ -26,27 +26,26 @@ FOLDED = 1.0
 NARROW = 0.75
 PLAIN = (bool, int, float, str, type(None))
 FLOPS_A_CALL = 400_000
-"""The arithmetic that a core does while Python and torch call an operation, about 20 microseconds at 20 GFLOP/s."""
+"""The arithmetic that a core does in the time of one call of an operation: 20 microseconds at 20 GFLOP/s."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """Where the arithmetic of one pass is.
+    """The distribution of the arithmetic over a pass.
 
     prefix: the share before the first draw.
     sites: the random sites by their id, in the order of their first draws.
-    before: for each of them the share of the arithmetic before its first draw.
-    after: for each of them what a sample costs under vmap after that draw, in passes.
-    largest: numbers in the largest output of a module after the first draw, for one datum.
+    before: for each site the share of the arithmetic before its first draw.
+    after: for each site the cost of a sample under vmap after that draw, in passes.
+    largest: values in the largest output of a module after the first draw, for one datum.
     narrow: the share of the arithmetic in convolutions that have a kernel for many samples.
-    calls: what the operations of a pass cost by being called, in data: `FLOPS_A_CALL` each.
+    calls: the cost of calling the operations of a pass, in data: `FLOPS_A_CALL` each.
 
-    Under vmap a sample costs its share of the arithmetic times `OWN_WEIGHTS` where it has weights of its own:
-    benchmarks/predict.py finds 1.8 to 2.6 for the last block, the last stage or all of ResNet-18. Where few data share
-    the weights it is more (4 to 6 at 8 data and 512 channels), but then the noise, which costs a loop the same,
-    outweighs it: the wrong choice costs a fifth. Where only norm layers have values of their own, the samples are one
-    larger batch (`FOLDED`), which costs as much as separate passes and spares their overhead. Convolutions that have a
-    kernel for many samples cost less than so many passes (`NARROW`), as long as all samples of the batch fit into one.
+    Under vmap a sample with own weights costs its share of the arithmetic times `OWN_WEIGHTS`: benchmarks/predict.py
+    finds 1.8 to 2.6 for the last block, the last stage or all of ResNet-18 (4 to 6 at 8 data and 512 channels, where
+    the noise outweighs it and the wrong choice costs a fifth). If only norm layers differ, the samples are one larger
+    batch (`FOLDED`). Convolutions that have a kernel for many samples cost less (`NARROW`), if all samples of the batch
+    fit into one pass.
     """
 
     prefix: float
@@ -58,7 +57,7 @@ class Probe:
     narrow: float = 0.0
 
     def cost(self, samples: int, passes: int, depth: int = 0) -> float:
-        """Of vectorised passes whose samples have the first ``depth`` sites in common; a loop costs ``samples``.
+        """The cost of vectorised passes whose samples share the first ``depth`` sites; a loop costs ``samples``.
 
         >>> Probe(0.9, (1,), (0.9,), (0.2,)).cost(samples=100, passes=2)
         21.8
@@ -69,7 +68,7 @@ class Probe:
 
 
 def fewest(model: nn.Module) -> int:
-    """How many data a pass takes at least: 2 for a BatchNorm without running statistics, which averages over them.
+    """The least number of data in a pass: 2 for a BatchNorm without running statistics.
 
     >>> fewest(nn.BatchNorm1d(3)), fewest(nn.BatchNorm1d(3, track_running_stats=False))
     (1, 2)
@@ -79,7 +78,7 @@ def fewest(model: nn.Module) -> int:
 
 
 def probe(model: nn.Module, inputs: Any, rows: int = 1) -> Probe:
-    """Run so many data, counting. The sites of a model that has run know the shapes of their noise."""
+    """Count the arithmetic of a pass of ``rows`` data; the sites of the model then know the shapes of their noise."""
     rows = min(rows, batches.size(inputs))
     model = unwrapped(model)  # torch warns of hooks on what it has compiled
     counter = FlopCounterMode(display=False)
@@ -142,10 +141,7 @@ _known: WeakKeyDictionary[nn.Module, tuple[Any, dict[Any, Any]]] = WeakKeyDictio
 
 
 def known(model: nn.Module) -> dict[Any, Any]:
-    """What was found out about a model by counting, as long as its modules and their options are the same.
-
-    Kept beside the model, so that a second prediction need not count again; a new dict for a model that has changed.
-    """
+    """The cache of a model's counts, cleared if its modules or their options have changed."""
     now = [
         (
             id(module),
@@ -164,7 +160,7 @@ def _shape(parameter: Tensor | None) -> torch.Size | None:
 
 
 def signature(inputs: Any) -> Any:
-    """What inputs look like: shapes of one datum, types and devices."""
+    """The shapes of one datum, types and devices of inputs."""
     if isinstance(inputs, Tensor):
         return inputs.shape[1:], inputs.dtype, inputs.device
     if isinstance(inputs, Mapping):

@@ -1,8 +1,8 @@
-"""Stacking: how much each network of a prediction should count, learned from held-out data (Yao et al., 2018).
+"""Stacking: the weight of each network of a prediction, learned from held-out data (Yao et al., 2018).
 
     w = argmax_w sum_n log sum_s w_s p(y_n | x_n, W_s),   w_s >= 0,   sum_s w_s = 1
 
-which ensemble model patching names as its outlook. The problem is concave: there is one best score.
+The problem is concave. Ensemble model patching proposes it as future work.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ def stacking_weights(log_density: Tensor, tolerance: float = 1e-6, most: int = 1
     """The weights with the best mean log score, from log p(y_n | x_n, W_s) of every network and datum.
 
     Expectation maximisation, w_s <- w_s g_s with g_s = mean_n p_sn / sum_t w_t p_tn, which never lowers the score.
-    Since the score is concave, the best is at most max_s g_s - 1 above the present one (in nats a datum): the search
-    ends where that is below the tolerance, or after so many steps.
-
+    Since the score is concave, the best is at most max_s g_s - 1 above the present one: the iteration ends when that is
+    below the tolerance, or after ``most`` steps.
     Shapes: (samples, data) -> (samples,), double.
 
     >>> p = torch.tensor([[0.9, 0.9, 0.1], [0.1, 0.1, 0.9]])  # the first is right twice as often
@@ -84,9 +83,11 @@ def fit_weights(
             "fit_weights: expected a seed, received None: the weights belong to the networks it draws"
         )
     options["keep_samples"] = True
-    data = accept(data, model)
-    said = ((predict(model, x, samples, seed, task=task, **options), y) for x, y in labelled(data))
-    rows = [each.sample_log_prob(y) for each, y in said]
+
+    rows = [
+        predict(model, x, samples, seed, task=task, **options).sample_log_prob(y)
+        for x, y in labelled(accept(data, model))
+    ]
     if not rows:
         raise DataError("expected at least one labelled datum, received none")
     return stacking_weights(torch.cat(rows, 1))

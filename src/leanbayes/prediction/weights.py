@@ -1,4 +1,4 @@
-"""Weights of all samples at once: a small network takes longer to draw them one by one than to use them."""
+"""The weights of all samples of a small network drawn at once, which is faster than one by one."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ..sampling import Site
 
 
 class Weights:
-    """The draws of posteriors in several samples, all made when the first is asked for, and to the bit as one by one.
+    """The draws of posteriors in several samples, made at the first read, equal to single draws to the bit.
 
-    noise: that of a site in all samples, (samples, ...); None where its draws are made one by one.
-    at: which of the samples `of_sample` gives.
+    noise: of a site in all samples, (samples, ...), or None if its draws are made one by one.
+    at: the sample of `of_sample`.
     """
 
     at: int = 0
@@ -24,9 +24,9 @@ class Weights:
         self.made: dict[int, tuple[Tensor, ...] | None] = {}
 
     def of_samples(self, site: Site) -> Tensor | None:
-        """The draws of a posterior, (samples, ...); None where its class does not make several at once.
+        """The draws of a posterior, (samples, ...), or None if its class makes them one by one, or with gradients.
 
-        The class itself: a subclass may draw otherwise. Not with gradients, which want a graph for each sample.
+        Only the class itself counts, since a subclass may draw otherwise.
         """
         samples = vars(type(site)).get("samples")
         if samples is None or torch.is_grad_enabled() or (noise := self.noise(site)) is None:

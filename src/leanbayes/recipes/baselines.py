@@ -21,7 +21,7 @@ from ..data import load, loaders
 from ..methods import Dropout, Ensemble, MeanField, Method, Nested, Patch, SparseSubspace, Variance, VariationalDropout
 from ..methods.nested import WEIGHTS
 from ..models import build
-from ..models.auto import fitting
+from ..models.for_data import fitting
 from ..priors import Normal
 from .experiment import Cell, Experiment
 from .jobs import Jobs, settings_as_given

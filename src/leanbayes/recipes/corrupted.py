@@ -11,7 +11,7 @@ from torch import Tensor
 import leanbayes as lb
 
 from ..data import DataSet
-from ..evaluation.corruption import Corruptions, cells, corrupted
+from ..evaluation.corruption_sweep import Corruptions, cells, corrupted
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import leanbayes as lb
 
 from ..data import DataSet, load as load_data
 from ..models import build
-from ..models.auto import fitting
+from ..models.for_data import fitting
 from ..training.history import History
 from .experiment import Cell
 from .jobs import Jobs

@@ -15,7 +15,7 @@ Kind = Literal["percent", "number", "rank", "amount", "bytes", "seconds"]
 
 @dataclasses.dataclass(frozen=True)
 class Column:
-    """One column of a table: a metric or a cost. group: the small table of a page that it belongs to."""
+    """One column of a table: a metric or a cost. group: the table of a page that it belongs to."""
 
     key: str
     label: str
@@ -26,21 +26,21 @@ class Column:
     group: str = ""
 
     def value(self, evaluation: Evaluation) -> float | None:
-        """The number, or None where there is none."""
+        """The number, or None if there is none or it is not finite."""
         value = evaluation.metrics.get(self.key, evaluation.cost.get(self.key))
         return None if value is None or not math.isfinite(value) else float(value)
 
     def text(self, evaluation: Evaluation) -> str:
-        """The number as one would write it."""
+        """The number as text."""
         value = self.value(evaluation)
         return "–" if value is None else written(value, self.kind, evaluation.count)
 
     def ends(self, evaluation: Evaluation) -> tuple[float, float] | None:
-        """The 95 % bootstrap interval, where there is one."""
+        """The 95 % bootstrap interval, or None without replicates."""
         return evaluation.interval(self.key) if self.key in evaluation.replicates else None
 
     def interval(self, evaluation: Evaluation) -> str:
-        """The 95 % interval from low to high, nothing where there is none.
+        """The 95 % interval as text, empty if there is none.
 
         >>> from leanbayes.evaluation import Evaluation
         >>> e = Evaluation("a", "classification", 100, {"ece": 0.1}, replicates={"ece": [0.08, 0.1, 0.12]})
@@ -53,18 +53,18 @@ class Column:
         return f"{low.removesuffix(' %')}{' to ' if ends[0] < 0 else '–'}{high}"  # a dash would look like a minus
 
     def spread(self, evaluation: Evaluation) -> str:
-        """Half the 95 % interval, as in ± 0.3; nothing where there is none."""
+        """Half the width of the 95 % interval as text, such as "± 0.3"; empty if there is none."""
         if (ends := self.ends(evaluation)) is None:
             return ""
         return "± " + written((ends[1] - ends[0]) / 2, self.kind, evaluation.count).removesuffix(" %")
 
     def loss(self, value: float) -> float:
-        """What is better is smaller."""
+        """The value as a loss: the better, the smaller."""
         return {"higher": -value, "lower": value, "nominal": abs(value - self.nominal), "none": 0.0}[self.better]
 
 
 def written(value: float, kind: Kind, count: int = 10_000) -> str:
-    """A number with as many digits as it deserves: a share of few data gets fewer.
+    """A number as text; percentages of few data get fewer digits.
 
     >>> [written(0.97351, "percent", n) for n in (500, 10_000)]
     ['97.4 %', '97.35 %']
@@ -79,18 +79,18 @@ def written(value: float, kind: Kind, count: int = 10_000) -> str:
         case "rank":
             return f"{value:.3f}"
         case "amount":
-            return _scaled(value, 1000, ("", " k", " M", " G", " T", " P"))
+            return _scaled(value, ("", " k", " M", " G", " T", " P"))
         case "bytes":
-            return _scaled(value, 1000, (" B", " kB", " MB", " GB", " TB"))
+            return _scaled(value, (" B", " kB", " MB", " GB", " TB"))
         case "seconds":
             return _duration(value)
     return f"{value:.4f}" if abs(value) < 10 else f"{value:,.2f}" if abs(value) < 1e6 else f"{value:.4g}"
 
 
-def _scaled(value: float, base: int, units: tuple[str, ...]) -> str:
+def _scaled(value: float, units: tuple[str, ...]) -> str:
     step = 0
-    while abs(value) >= base * 0.9995 and step < len(units) - 1:
-        value, step = value / base, step + 1
+    while abs(value) >= 999.5 and step < len(units) - 1:
+        value, step = value / 1000, step + 1
     return f"{value:.0f}{units[0]}" if step == 0 else f"{value:.3g}{units[step]}"
 
 
@@ -99,7 +99,6 @@ def _duration(seconds: float) -> str:
         return f"{seconds // 3600:.0f} h {seconds % 3600 / 60:.0f} min"
     if seconds >= 120:
         return f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
-    for unit, scale in (("s", 1.0), ("ms", 1e-3), ("µs", 1e-6)):
-        if seconds >= scale or unit == "µs":
-            return f"{seconds / scale:.3g} {unit}"
-    return f"{seconds:.3g} s"
+    if seconds >= 1:
+        return f"{seconds:.3g} s"
+    return f"{1e3 * seconds:.3g} ms" if seconds >= 1e-3 else f"{1e6 * seconds:.3g} µs"

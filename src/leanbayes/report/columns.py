@@ -1,4 +1,4 @@
-"""Which numbers a table shows, which row has the best of each, and which rows are too close to it to tell."""
+"""The columns of a table, its best rows, and the rows whose difference to the best is within noise."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Mark = Literal["best", "noise"]
 
 
 def quality(evaluations: Sequence[Evaluation], *, full: bool = True) -> list[Column]:
-    """The columns of quality that any of the evaluations fills; without ``full`` the few that fit a terminal."""
+    """The columns of quality that any evaluation fills; without ``full`` the few that fit a terminal."""
     present = list(dict.fromkeys(key for e in evaluations for key in e.metrics))
     columns = [c for c in METRICS if c.key in present]
     columns += [_interval(key) for key in present if key.startswith(("coverage.", "width."))]
@@ -34,9 +34,9 @@ def quality(evaluations: Sequence[Evaluation], *, full: bool = True) -> list[Col
 
 
 def cost(evaluations: Sequence[Evaluation]) -> list[Column]:
-    """The columns of cost that any of the evaluations fills; active parameters only if they differ from all.
+    """The columns of cost that any evaluation fills.
 
-    The time of a batch is left out where batches differ in size.
+    Active parameters are left out if they equal all parameters, and the time of a batch if batches differ in size.
     """
     present = {key for e in evaluations for key in e.cost}
     if all(e.cost.get("active_parameters") == e.cost.get("parameters") for e in evaluations):
@@ -51,7 +51,7 @@ def cost(evaluations: Sequence[Evaluation]) -> list[Column]:
 
 
 def is_sampled(evaluation: Evaluation) -> bool:
-    """Whether its predictions were averaged over samples: not at the means, and not of a network without randomness."""
+    """Whether the predictions are averages over samples, not at the means or of a deterministic network."""
     return "samples" in evaluation.settings and evaluation.settings.get("engine") not in ("mean", "deterministic")
 
 
@@ -66,7 +66,7 @@ def split_rank(key: str) -> tuple[str, str, str]:
 
 
 def best(column: Column, evaluations: Sequence[Evaluation]) -> set[int]:
-    """The rows that hold the best value, all that are written alike; none where nothing is compared.
+    """The rows with the best value, including those that are written alike; empty if all are alike or one row exists.
 
     >>> from leanbayes.evaluation import Evaluation
     >>> rows = [Evaluation(n, "classification", 100, {"accuracy": a}) for n, a in [("a", 0.91), ("b", 0.93)]]
@@ -83,11 +83,11 @@ def best(column: Column, evaluations: Sequence[Evaluation]) -> set[int]:
 
 
 def marks(column: Column, evaluations: Sequence[Evaluation]) -> dict[int, Mark]:
-    """The best row of a column, and those whose difference to it is within noise (95 % bootstrap, paired where it can).
+    """The best rows of a column, and those within noise of it (95 % bootstrap, paired if possible).
 
     >>> from leanbayes.evaluation import Evaluation
     >>> rows = [Evaluation(n, "classification", 100, {"accuracy": a}) for n, a in [("a", 0.91), ("b", 0.93)]]
-    >>> marks(quality(rows)[0], rows)  # no replicates, so nothing is known of the noise
+    >>> marks(quality(rows)[0], rows)  # without replicates the noise is unknown
     {1: 'best'}
     """
     winners = best(column, evaluations)
@@ -101,25 +101,24 @@ def marks(column: Column, evaluations: Sequence[Evaluation]) -> dict[int, Mark]:
 
 
 def noise_of(metric: str, a: Evaluation, b: Evaluation) -> Difference | None:
-    """The difference of two models with its 95 % bootstrap interval; None where there are no replicates."""
-    if not (metric in a.replicates and metric in b.replicates and metric in a.metrics and metric in b.metrics):
-        return None
-    return a.difference(metric, b)
+    """The difference of two models with its 95 % bootstrap interval; None without replicates."""
+    known = all(metric in e.replicates and metric in e.metrics for e in (a, b))
+    return a.difference(metric, b) if known else None
 
 
 def within_noise(metric: str, a: Evaluation, b: Evaluation) -> bool:
-    """Whether the difference of two models is too small to tell from chance; False where nothing is known."""
+    """Whether the difference of two models is within noise; False without replicates."""
     found = noise_of(metric, a, b)
     return found is not None and found.within_noise
 
 
 def noise_known(evaluations: Sequence[Evaluation]) -> bool:
-    """Whether any model has bootstrap replicates."""
+    """Whether any evaluation has bootstrap replicates."""
     return any(e.replicates for e in evaluations)
 
 
 def resampled(evaluations: Sequence[Evaluation]) -> str:
-    """What the bootstrap draws, where that is not single data: "image", or "group (175)"; nothing if models differ."""
+    """The unit that the bootstrap resamples, "image" or "group (175)"; empty for single data, or if models differ."""
     kinds = set()
     for e in (e for e in evaluations if e.replicates):
         groups = e.settings.get("groups")
@@ -133,9 +132,8 @@ def _interval(key: str) -> Column:
     if what == "coverage":
         meaning = f"the share of truths inside the {percent} intervals; ideally {percent}"
         return Column(key, f"Inside {percent}", "nominal", "percent", meaning, float(level))
-    return Column(
-        key, f"{percent} width", "none", "number", f"mean width of the {percent} intervals; narrower is sharper"
-    )
+    meaning = f"mean width of the {percent} intervals; narrower is sharper"
+    return Column(key, f"{percent} width", "none", "number", meaning)
 
 
 def _rank(key: str) -> Column:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def overview(evaluations: Sequence[Evaluation]) -> str:
-    """Tiles for one model; for several the scatter of quality against cost and tables with a row for each."""
+    """Tiles for one model; for several a scatter plot of quality against cost, and tables with a row for each."""
     quality, cost = columns.quality(evaluations, full=False), columns.cost(evaluations)
     if len(evaluations) == 1:
         return _tiles("Quality", quality, evaluations[0]) + _tiles("Cost", cost, evaluations[0])
@@ -33,7 +33,7 @@ def _tiles(name: str, shown: Sequence[Column], e: Evaluation) -> str:
 
 
 def _scatter(evaluations: Sequence[Evaluation]) -> str:
-    """Drawn twice, for wide windows and for phones; the style sheet shows one of them."""
+    """The scatter plot, once for wide windows and once for phones; the style sheet shows one of them."""
     if (found := scatter.axes_of(evaluations)) is None:
         return ""
     better = "Up" if found[1].better == "higher" else "Down"
@@ -79,16 +79,16 @@ def _small(words: str) -> str:
 
 
 def _legend(marks: Sequence[str], evaluations: Sequence[Evaluation]) -> str:
-    said = ["★ the best of its column"] if "best" in marks else []
+    words = ["★ the best of its column"] if "best" in marks else []
     if "noise" in marks:
-        said.append("≈ not worse than the best beyond noise (95 %, paired bootstrap)")
+        words.append("≈ not worse than the best beyond noise (95 %, paired bootstrap)")
     if columns.noise_known(evaluations):
-        said.append("± half the 95 % interval, from resampling the test data")
-    return f"<p class=hint>{text('; '.join(said))}.</p>" if said else ""
+        words.append("± half the 95 % interval, from resampling the test data")
+    return f"<p class=hint>{text('; '.join(words))}.</p>" if words else ""
 
 
 def figures(evaluations: Sequence[Evaluation]) -> Iterator[str]:
-    """Every figure that has a line for each model."""
+    """The figures with a line for each model."""
     if _all(evaluations, "reliability"):
         caption = "On the dashed line, a model that says 80 % is right 80 % of the time. Below it is over-confident."
         yield parts.figure("Calibration", plots.reliability_overlay(evaluations), caption)

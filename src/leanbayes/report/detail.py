@@ -1,4 +1,4 @@
-"""Everything about one model: figures by the question they answer, then all numbers."""
+"""The section of one model: figures by question, then all numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ PIT = "Flat is well calibrated. Heaped at both ends, the predictives are too nar
 
 
 def model(e: Evaluation, several: bool) -> str:
-    """The section of one model; what several models share in one figure is not drawn again for each."""
+    """The section of one model; with ``several``, figures that all models share are left out."""
     notes = "".join(f"<p class=note>Note: {parts.text(note)}</p>" for note in e.notes)
     groups = {
         "Experts": [*_experts(e)],
@@ -31,13 +31,13 @@ def model(e: Evaluation, several: bool) -> str:
     }
     body = "".join(f"<h3 class=question>{q}</h3>{parts.grid(cards)}" for q, cards in groups.items() if cards)
     body += f"<h3 class=question>All numbers</h3>{parts.columns(_numbers(e))}"
-    if several:  # closed, so that twelve models are not a page of a hundred figures
+    if several:  # closed, so that a page of many models is not too long
         return f"<details><summary>{parts.text(e.name)}</summary>{notes}{body}</details>"
     return f"<section><h2>In detail</h2>{notes}{body}</section>"
 
 
 def sweep(e: Evaluation) -> dict[str, object]:
-    """What `stress.severity` draws of one model."""
+    """The data of one model for `stress.severity`."""
     return {"cells": e.curves["corruption"], "clean": e.curves.get("corruption_clean", {})}
 
 
@@ -106,7 +106,7 @@ def _attacked(e: Evaluation, several: bool) -> Iterator[str]:
 
 
 def attack_caption(e: Evaluation) -> str:
-    """What was done to the images."""
+    """The caption of the figure of an attack: its kind, steps and images."""
     curve, settings = e.curves["attack"], e.settings.get("attack", {})
     scale = settings.get("scale")
     step = f"{curve.get('step', 0):g}" + (f"/{scale:g} of the pixel range" if scale else "")

@@ -1,4 +1,4 @@
-"""Images beside what experts and models say of them: outlines, shares, and maps of uncertainty."""
+"""Example images with the annotations of experts and the samples and maps of uncertainty of models."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CAPTION = (
 
 
 def card(evaluations: Sequence[Evaluation]) -> str:
-    """A card with a small table for every image: the experts in the first row, a row for each model."""
+    """A card with a small table for each image: a row of the experts, and one for each model."""
     having = [e for e in evaluations if e.curves.get("examples")]
     if not having:
         return ""
@@ -43,7 +43,7 @@ def card(evaluations: Sequence[Evaluation]) -> str:
 
 
 def _table(number: int, example: Mapping[str, Any], rows: Sequence[tuple[Evaluation, Mapping[str, Any]]]) -> str:
-    """One image: a row of the experts, and one for each model."""
+    """The table of one image."""
     width, height = example["size"]
     where, name = f"look{number}", f"image {example['index']}"
     pixels = (
@@ -80,7 +80,7 @@ def _table(number: int, example: Mapping[str, Any], rows: Sequence[tuple[Evaluat
 
 
 def _lines(outlines: Sequence[str], where: str) -> str:
-    """The image again, and an outline of each class in its colour."""
+    """The image with an outline of each class in its colour."""
     paths = (
         f'<path d="{text(outline)}" stroke="{STROKES[label % len(STROKES)]}"/>'
         for label, outline in enumerate(outlines)
@@ -100,5 +100,5 @@ def _cell(inner: str, words: str, example: Mapping[str, Any]) -> str:
 
 
 def _same(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-    """Whether two models were shown the same image with the same annotations."""
+    """Whether two models have examples of the same image with the same annotations."""
     return all(a[key] == b[key] for key in ("size", "image", "experts"))

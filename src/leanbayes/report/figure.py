@@ -1,4 +1,4 @@
-"""Figures as SVG that takes its colours and its font from the page it stands in, and has good ones of its own."""
+"""Figures as SVG that uses the colours and the font of the page around it, with defaults of its own."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ _numbers = itertools.count(1)
 
 
 def colour(number: int) -> str:
-    """The colour of the series of that number, going round."""
+    """The colour of series ``number``, repeating after the last."""
     return SERIES[number % len(SERIES)][0]
 
 
 def style(number: int, points: int = 0) -> dict[str, Any]:
-    """Colour, marker and line of a series: twelve are told apart by their marker alone, and by colour and line too.
+    """Colour, marker and line of a series; twelve series differ in their markers, and in colour and line together.
 
-    points: of a curve of so many points few get a marker; 0 marks every point.
+    points: of a curve with this many points only some are marked; 0 marks every point.
     """
     size = {"*": 8.0, "X": 6.0, "P": 6.0, "p": 6.0, "h": 6.0}.get(marker := MARKERS[number % len(MARKERS)], 5.0)
     line = LINES[number // len(SERIES) % len(LINES)]
@@ -67,7 +67,7 @@ def canvas(
     height: float | None = None,
     ratios: list[float] | None = None,
 ) -> Iterator[Any]:
-    """Yield a figure and its axes in the house style: one, several above one another, or rows of several columns.
+    """Yield a figure with its style and axes: one, several in a column, or an array of rows and columns.
 
     height: in inches; None gives every row of axes more than two of them.
     """
@@ -112,7 +112,7 @@ def canvas(
 
 @contextlib.contextmanager
 def pictures() -> Iterator[list[tuple[str, bytes]]]:
-    """Yield a list that gets the title and the PNG file of every figure drawn inside, for places that show no SVG."""
+    """Yield a list that gets the title and the PNG of every figure drawn inside, for output that cannot show SVG."""
     found: list[tuple[str, bytes]] = []
     token = _pictures.set(found)
     try:
@@ -122,7 +122,7 @@ def pictures() -> Iterator[list[tuple[str, bytes]]]:
 
 
 def svg(figure: Figure, title: str, description: str = "") -> str:
-    """The figure as an ``<svg>`` element: themed, its ids unique, its words there for screen readers."""
+    """The figure as an ``<svg>`` element with theme colours, unique ids, and words for screen readers."""
     from matplotlib.backends.backend_svg import FigureCanvasSVG
 
     if (kept := _pictures.get()) is not None:
@@ -131,12 +131,12 @@ def svg(figure: Figure, title: str, description: str = "") -> str:
         kept.append((title, picture.getvalue()))
     file = io.StringIO()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a glyph missing from matplotlib's font is not missing from the browser's
+        warnings.simplefilter("ignore")  # the browser has glyphs that matplotlib's font lacks
         FigureCanvasSVG(figure).print_svg(file, metadata=dict.fromkeys(("Creator", "Date", "Format", "Type")))
     text = file.getvalue()
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
-    # Tags only: what stands between them is the user's, and stays as it is.
+    # Only tags are changed; text between them is the user's.
     prefix = f"f{next(_numbers)}-"
     text = re.sub(r"<[^>]*>", lambda tag: _themed(tag[0], prefix), text)
     box = re.search(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', text)
@@ -154,22 +154,19 @@ def _themed(tag: str, prefix: str) -> str:
         tag = tag.replace(value, f"var({variable}, {value})")
     tag = re.sub(r"(font: [^;\"]*?px) [^;\"]*", r"\1 system-ui, -apple-system, 'Segoe UI', sans-serif", tag)
     tag = re.sub(r"(\d\.\d\d)\d+", r"\1", tag)  # a hundredth of a pixel is enough
-    # Several figures share a page, and matplotlib gives all of them the same ids.
+    # Several figures share a page, and matplotlib reuses its ids.
     return re.sub(r'(\bid="|url\(#|href="#)', rf"\g<1>{prefix}", tag)
 
 
 def label(text: str) -> str:
-    """A user's string that matplotlib will show as it is: no control characters, not hidden by a leading underscore."""
+    """A user's string as matplotlib shows it: no control characters, shortened, not hidden by a leading underscore."""
     shown = "".join(c if c.isprintable() else " " for c in text)
     shown = shown if len(shown) <= 40 else shown[:39] + "…"
     return "\u200b" + shown if shown.startswith("_") else shown
 
 
 def legend(ax: Axes, title: str = "") -> None:
-    """The legend above the axes, where it can hide no data; as many entries a line as their names allow.
-
-    The figure grows by the lines that the legend takes, so that the axes keep their height.
-    """
+    """The legend above the axes, with as many entries a line as fit; the figure grows by its further lines."""
     names = ax.get_legend_handles_labels()[1]
     fits = sum(len(name) + 6 for name in names) <= 50
     longest = max(map(len, names), default=1)
@@ -187,7 +184,7 @@ def legend(ax: Axes, title: str = "") -> None:
 
 
 def percent_axis(ax: Axes, which: str = "both") -> None:
-    """Ticks of 0 to 1 written as percentages."""
+    """Write the ticks of axes from 0 to 1 as percentages."""
     from matplotlib.ticker import FuncFormatter
 
     for axis in (ax.xaxis, ax.yaxis):
@@ -196,5 +193,5 @@ def percent_axis(ax: Axes, which: str = "both") -> None:
 
 
 def columns(points: Sequence[tuple[float, float]]) -> tuple[list[float], list[float]]:
-    """Points (x, y) as the two lists that matplotlib draws."""
+    """The x and the y of points as two lists."""
     return [x for x, _ in points], [y for _, y in points]

@@ -1,4 +1,4 @@
-"""One self-contained HTML page: what was found in words, numbers and pictures, what it costs, how to get it again."""
+"""One self-contained HTML page: a summary, tables, figures, costs, and the command that reproduces them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def page(evaluations: Sequence[Evaluation], title: str | None = None, extra: str = "") -> str:
-    """The page as text: no network, no scripts; light and dark, phone and print. Every string of the user is escaped.
+    """The page as text, without network access or scripts. Every string of the user is escaped.
 
     extra: HTML below the summary.
 

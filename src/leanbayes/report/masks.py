@@ -1,4 +1,4 @@
-"""Images, masks and maps of uncertainty as PNG files, and outlines of masks as SVG paths: numpy alone."""
+"""Images, masks and maps of uncertainty as PNG files, and outlines of masks as SVG paths, with numpy alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .figure import SERIES
 
 _STOPS = ("#00020f", "#2b0a56", "#7a1c6d", "#c33b4f", "#f3761b", "#fbc228", "#fcffc8")  # dark to light at even steps
 LARGEST = 128
-"""Pixels of an image's longer side in a page; larger ones are thinned out."""
+"""The most pixels of an image's longer side in a page; larger images are thinned out."""
 
 
 def _rgb(colours: Sequence[str]) -> np.ndarray:
@@ -22,9 +22,9 @@ def _rgb(colours: Sequence[str]) -> np.ndarray:
 PALETTE = np.stack(
     [np.interp(np.linspace(0, 1, 256), np.linspace(0, 1, len(_STOPS)), channel) for channel in _rgb(_STOPS).T], 1
 ).round().astype(np.uint8)  # fmt: skip
-"""The colours of 0 to 255 in maps of uncertainty, (256, 3): the lighter the less certain, for any kind of sight."""
+"""The colours of 0 to 255 in maps of uncertainty, (256, 3): lighter is less certain, also for colour-blind readers."""
 STROKES = tuple(colour for _, _, colour in (SERIES[1], SERIES[0], *SERIES[2:]))
-"""The colours of the outlines of class 1, 2, ..., going round: those that are meant for dark pages."""
+"""The colours of the outlines of class 1, 2, ..., repeating; those for dark backgrounds."""
 COLOURS = _rgb(STROKES).astype(np.uint8)
 
 
@@ -54,7 +54,7 @@ def png(pixels: np.ndarray, palette: np.ndarray | None = None) -> bytes:
 
 
 def shades(values: np.ndarray, low: float = 0.0, high: float = 1.0) -> np.ndarray:
-    """Values from low to high as uint8 from 0 to 255; what lies outside takes the end.
+    """Values from low to high as uint8 from 0 to 255, clipped.
 
     >>> shades(np.array([-1.0, 0.5, 1.0])).tolist()
     [0, 128, 255]
@@ -64,7 +64,7 @@ def shades(values: np.ndarray, low: float = 0.0, high: float = 1.0) -> np.ndarra
 
 
 def picture(image: np.ndarray) -> np.ndarray:
-    """Inputs of a network (channels, height, width) as uint8 pixels to look at: from the darkest to the lightest.
+    """Inputs of a network (channels, height, width) as uint8 pixels, scaled from their minimum to their maximum.
 
     Three channels are taken for RGB (height, width, 3); of other numbers the first is shown in grey (height, width).
     """
@@ -73,7 +73,7 @@ def picture(image: np.ndarray) -> np.ndarray:
 
 
 def thinned(values: np.ndarray, largest: int = LARGEST) -> np.ndarray:
-    """Every k-th pixel of (..., height, width), so that neither side has more than so many."""
+    """Every k-th pixel of (..., height, width), so that neither side has more than ``largest``."""
     step = -(-max(values.shape[-2:]) // largest)
     return values[..., ::step, ::step]
 
@@ -91,9 +91,9 @@ def outline(mask: np.ndarray) -> str:
 
 
 def drawn(pixels: np.ndarray, labels: np.ndarray, scale: int) -> np.ndarray:
-    """RGB pixels of an image with the outlines of labels (height, width): of class 1, 2, ... each in its colour.
+    """RGB pixels of an image with the outline of each class in its colour; labels (height, width), 0 is the background.
 
-    scale: pixels a pixel; 0 is the background, and bool masks are labels too.
+    scale: the factor by which the image is enlarged. labels may be a bool mask.
     """
     large = coloured(pixels, scale)
     blown = np.kron(labels.astype(np.int64), np.ones((scale, scale), np.int64))
@@ -110,7 +110,7 @@ def drawn(pixels: np.ndarray, labels: np.ndarray, scale: int) -> np.ndarray:
 
 
 def coloured(pixels: np.ndarray, scale: int, palette: np.ndarray | None = None) -> np.ndarray:
-    """RGB pixels, each as a square of scale x scale; of grey, of RGB, or of indices of a palette."""
+    """RGB pixels, enlarged ``scale`` times, from grey or RGB pixels or indices of a palette."""
     if palette is not None:
         pixels = palette[pixels]
     elif pixels.ndim == 2:
@@ -119,7 +119,7 @@ def coloured(pixels: np.ndarray, scale: int, palette: np.ndarray | None = None) 
 
 
 def sheet(panels: Sequence[np.ndarray], gap: int = 6) -> np.ndarray:
-    """RGB pictures of one size side by side on white."""
+    """RGB pictures of one size side by side on a white background."""
     height = panels[0].shape[0]
     space = np.full((height, gap, 3), 255, np.uint8)
     row = np.concatenate([part for panel in panels for part in (panel, space)][:-1], 1)
@@ -127,6 +127,6 @@ def sheet(panels: Sequence[np.ndarray], gap: int = 6) -> np.ndarray:
 
 
 def _runs(line: np.ndarray) -> list[tuple[int, int]]:
-    """Where runs of True begin and end."""
+    """The (start, stop) of runs of True."""
     steps = np.flatnonzero(np.diff(np.concatenate([[0], line.astype(np.int8), [0]])))
     return list(zip(steps[::2].tolist(), steps[1::2].tolist(), strict=True))

@@ -10,19 +10,14 @@ from .figure import INK, SURFACE, colour, label
 
 
 def matrix(ax: Any, values: Sequence[Sequence[float]], names: Sequence[str], heading: str) -> str:
-    """Numbers up to 1 for pairs of names, each in its cell; what they are in words is returned."""
+    """Draw numbers up to 1 for pairs of names, each in its cell; returns them as text."""
     from matplotlib.patches import Rectangle
 
     count = len(names)
     for i, j in itertools.product(range(count), repeat=2):
-        # one colour whose strength is the number: it suits a light page and a dark one
-        style = {
-            "facecolor": colour(0),
-            "alpha": 0.08 + 0.85 * max(values[i][j], 0.0),
-            "edgecolor": SURFACE[0],
-            "linewidth": 1.0,
-        }
-        ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, **style))  # type: ignore[arg-type]
+        # the strength of one colour suits light and dark pages
+        look: Any = {"facecolor": colour(0), "alpha": 0.08 + 0.85 * max(values[i][j], 0.0), "edgecolor": SURFACE[0]}
+        ax.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, linewidth=1.0, **look))
         ink = SURFACE[0] if values[i][j] > 0.55 else INK[0]
         ax.text(j, i, f"{values[i][j]:.2f}", ha="center", va="center", fontsize=8.5, color=ink)
     ax.set(xlim=(-0.5, count - 0.5), ylim=(count - 0.5, -0.5), aspect="equal")

@@ -1,4 +1,4 @@
-"""Every number that is reported, in the order in which tables show them, and what it means in plain words."""
+"""The reported metrics and costs in the order of the tables, with their meanings."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ MAIN = (
     "corruption.accuracy", "corruption.mce", "attack.success", "ged.unbiased", "hungarian_iou", "dice", "diversity",
     "variance_correlation",
 )  # fmt: skip
-"""What the table of a terminal has room for."""
+"""The metrics that the table of a terminal shows."""
 RANKS = {
     "auroc": ("AUROC", "higher", "the chance that strange data raise more doubt than test data; 0.5 is a coin toss"),
     "aupr": ("AUPR", "higher", "average precision at finding strange data"),

@@ -1,4 +1,4 @@
-"""The pieces a page is made of: escaped text, figures and tables in cards."""
+"""HTML building blocks: escaped text, and figures and tables in cards."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def text(text: str) -> str:
-    """Safe as text and as an attribute; a number keeps its unit on the line."""
+    """Text escaped for HTML and attributes; a number stays on the line of its unit."""
     return escape(text).replace(" %", "&nbsp;%").replace(" ↑", "&nbsp;↑").replace(" ↓", "&nbsp;↓")
 
 
@@ -33,19 +33,18 @@ def grid(cards: Iterable[str], kind: str = "grid") -> str:
 
 
 def columns(cards: Iterable[str]) -> str:
-    """Cards of different heights, one under the other in as many columns as there is room for."""
+    """Cards of different heights in as many columns as fit."""
     return f"<div class=columns>{''.join(cards)}</div>"
 
 
 def heat_map(cells: Sequence[Mapping[str, Any]], key: str = "accuracy") -> str:
-    """Corruptions by severities: per cent in every cell, the paler the worse."""
+    """A table of corruptions by severities: per cent in every cell, paler for worse."""
     names = list(dict.fromkeys(str(cell["corruption"]) for cell in cells))
     levels = sorted({int(cell["severity"]) for cell in cells})
     found = {(str(cell["corruption"]), int(cell["severity"])): cell.get(key) for cell in cells}
     rows = []
     for name in names:
-        values = [found.get((name, level)) for level in levels]
-        body = "".join(_warm(value) for value in values)
+        body = "".join(_warm(found.get((name, level))) for level in levels)
         rows.append(f"<tr><th scope=row>{text(name.replace('_', ' '))}</th>{body}</tr>")
     head = "".join(f"<th scope=col>{level}</th>" for level in levels)
     return (

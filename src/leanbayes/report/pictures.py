@@ -1,4 +1,4 @@
-"""Small grey images in a page, as SVG: sharp at any size, dark on light or light on dark as the page is."""
+"""Small grey images as SVG, sharp at any size, which follow the light or dark theme of the page."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .parts import text
 
 
 def gallery(title: str, images: Sequence[Sequence[Sequence[float]]], captions: Sequence[str], caption: str) -> str:
-    """A card of images, each a matrix of numbers from 0 (paper) to 1 (ink), with a line below each.
+    """A card of images, each a matrix of numbers from 0 (paper) to 1 (ink), with captions.
 
     >>> gallery("Digits", [[[0.0, 1.0]]], ["a 1, taken for a 7"], "Two pixels.").count("<rect")
     1

@@ -1,4 +1,4 @@
-"""The figures of the report, one function each: plain lists in, an SVG string out."""
+"""Figures of an evaluation, one function each, from plain lists to an SVG string."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def reliability(curve: Mapping[str, Any], axes: tuple[str, str] = ("confidence",
         ax.set(xlim=(0, 1), ylim=(0, 1.04), xlabel=axes[0], ylabel=axes[1])
         percent_axis(ax)
         legend(ax)
-        said = ("sure", "right") if axes[0] == "confidence" else axes
-        spoken = "; ".join(f"{_percent(x)} {said[0]}, {_percent(y)} {said[1]}" for _, x, y in kept)
+        words = ("sure", "right") if axes[0] == "confidence" else axes
+        spoken = "; ".join(f"{100 * x:.0f} % {words[0]}, {100 * y:.0f} % {words[1]}" for _, x, y in kept)
         return svg(figure, "Reliability diagram", spoken)
 
 
 def reliability_overlay(evaluations: Sequence[Evaluation]) -> str:
-    """The reliability curves of several models in one diagram, in bins that hold a twelfth of the data or more."""
+    """The reliability curves of several models in one diagram, in bins with at least a twelfth of the data."""
     with canvas() as (figure, ax):
         curves = [pooled(e.curves["reliability"], 1 / 12) for e in evaluations]
         for number, (e, points) in enumerate(zip(evaluations, curves, strict=True)):
@@ -57,7 +57,7 @@ def reliability_overlay(evaluations: Sequence[Evaluation]) -> str:
 
 
 def pooled(curve: Mapping[str, Any], share: float) -> list[tuple[float, float]]:
-    """Confidence and accuracy in neighbouring bins taken together until each holds that share of the data.
+    """Confidence and accuracy of neighbouring bins, joined until each has a ``share`` of the data.
 
     >>> pooled({"count": [1, 9, 10], "confidence": [0.5, 0.7, 0.9], "accuracy": [0.0, 1.0, 1.0]}, 0.4)
     [(0.68, 0.9), (0.9, 1.0)]
@@ -68,22 +68,21 @@ def pooled(curve: Mapping[str, Any], share: float) -> list[tuple[float, float]]:
         if groups[-1][0] >= least:
             groups.append([0.0, 0.0, 0.0])
         groups[-1] = [groups[-1][0] + count, groups[-1][1] + count * sure, groups[-1][2] + count * right]
-    if len(groups) > 1 and groups[-1][0] < least:  # what is left joins the bin before
+    if len(groups) > 1 and groups[-1][0] < least:  # join the rest with the bin before
         last = groups.pop()
         groups[-1] = [a + b for a, b in zip(groups[-1], last, strict=True)]
     return [(round(sure / n, 6), round(right / n, 6)) for n, sure, right in groups if n]
 
 
 def confidence(histogram: Mapping[str, Any]) -> str:
-    """How sure it was where it was right and where it was wrong, each as a share of its own kind.
+    """Histograms of the confidence of right and of wrong answers, each normalised by itself.
 
     histogram: edges, and the counts of right and wrong answers between them.
     """
     with canvas() as (figure, ax):
-        for number, (name, text) in enumerate((("right", "right"), ("wrong", "wrong"))):
-            counts, total = histogram[name], sum(histogram[name])
-            if total:
-                _steps(ax, histogram["edges"], counts, colour(number), f"{text} ({total:,})")
+        for number, name in enumerate(("right", "wrong")):
+            if total := sum(histogram[name]):
+                _steps(ax, histogram["edges"], histogram[name], colour(number), f"{name} ({total:,})")
         ax.set(xlim=(0, 1), ylim=(0, None), xlabel="confidence", ylabel="share of answers")
         percent_axis(ax)
         legend(ax)
@@ -91,7 +90,7 @@ def confidence(histogram: Mapping[str, Any]) -> str:
 
 
 def ood_histograms(histograms: Sequence[Mapping[str, Any]], aurocs: Sequence[float | None]) -> str:
-    """The scores of the test data and of one out-of-domain set, each as a share of its own; apart is good.
+    """Histograms of the scores of the test data and of one out-of-domain set, each normalised by itself.
 
     histograms: set, score, edges, and the counts inside and outside of the domain; a panel for each score.
     """
@@ -116,7 +115,7 @@ def ood_histograms(histograms: Sequence[Mapping[str, Any]], aurocs: Sequence[flo
 
 
 def coverage(curves: Mapping[str, Mapping[str, Any]]) -> str:
-    """The share of truths inside the intervals against their nominal level, one line a model; the diagonal is honest.
+    """The share of truths inside the intervals against their nominal level, with a line for each model.
 
     curves: by model, the nominal levels and the observed shares.
     """
@@ -137,7 +136,7 @@ def training(history: Sequence[Mapping[str, Any]]) -> str:
     history: one row of numbers an epoch; empty panels are left out.
     """
     kinds = (("loss", ("loss", "nll", "val_loss", "val_nll")), ("score", _SCORES), ("KL (nats)", ("kl",)))
-    same = all(row.get("loss") == row.get("nll") for row in history)  # no KL: a network without randomness
+    same = all(row.get("loss") == row.get("nll") for row in history)  # a network without randomness has no KL
     gone = {"kl", "loss"} if same else set()
     found = {k for row in history for k, value in row.items() if _number(value)} - gone
     panels = [(text, [k for k in keys if k in found]) for text, keys in kinds]
@@ -172,7 +171,3 @@ def _steps(ax: Any, edges: Sequence[float], counts: Sequence[int], shade: str, t
 
 def _number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _percent(value: float) -> str:
-    return f"{100 * value:.0f} %"

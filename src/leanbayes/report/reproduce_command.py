@@ -1,4 +1,4 @@
-"""The end of a page: what the numbers mean, and what it takes to get them again."""
+"""The end of a page: the meanings of the numbers, and the command and versions to reproduce them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def meanings(evaluations: Sequence[Evaluation]) -> str:
 
 
 def reproduce(evaluations: Sequence[Evaluation]) -> str:
-    """The command and the versions, once where all models share them."""
+    """The command and the versions, once if all models share them."""
     blocks = []
     shared = {_command(e) for e in evaluations}
     for e in evaluations[:1] if len(shared) == 1 else evaluations:
@@ -35,7 +35,7 @@ def reproduce(evaluations: Sequence[Evaluation]) -> str:
     for e in evaluations:
         for key, value in _flat(e.settings).items():
             details.setdefault(key, []).append(value)
-    # One value where all agree; else one per model, in the order of the table.
+    # one value if all models agree, otherwise one per model
     rows = "".join(
         f"<dt>{text(key)}</dt><dd>{text(values[0] if len(set(values)) == 1 else ' | '.join(values))}</dd>"
         for key, values in details.items()

@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from ..evaluation.result import Evaluation
 
 LINE = 17  # points between two names
-EM = 6.2  # points that a letter takes at most, on average
+EM = 6.2  # points of a letter at most, on average
 EDGE = 0.62, 0.55  # inches left of the axes and below them
 
 
 def axes_of(evaluations: Sequence[Evaluation]) -> tuple[Column, Column] | None:
-    """The cost and the quality that all models have: time of a prediction or else parameters; GED, NLL or RMSE."""
+    """The cost and the quality that all models have: prediction time or else parameters; GED, NLL, RMSE or accuracy."""
     wanted = ("ged.unbiased", "nll", "rmse", "accuracy")
     scores = [c for c in quality(evaluations) if c.key in wanted and _all(c, evaluations)]
     costs = [c for c in COSTS if c.key in ("predict_seconds", "parameters") and _all(c, evaluations)]
@@ -33,7 +33,7 @@ def axes_of(evaluations: Sequence[Evaluation]) -> tuple[Column, Column] | None:
 
 
 def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
-    """The points that no other beats in cost and in loss, cheapest first.
+    """The points that no other beats in both cost and loss, cheapest first.
 
     >>> pareto_front([(1, 5), (2, 3), (3, 4), (4, 1)])
     [0, 1, 3]
@@ -46,9 +46,9 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
 
 
 def quality_and_cost(evaluations: Sequence[Evaluation], width: float) -> str:
-    """The scatter, so many inches wide, every point with its name beside it.
+    """The scatter plot, ``width`` inches wide, with every name beside its point.
 
-    Where names would touch, all of them stand in a column right of the axes, with a line to their point.
+    If names would overlap, all of them stand in a column at the right, with a line to their point.
     """
     found = axes_of(evaluations)
     assert found is not None, "the caller asks `axes_of` first"
@@ -72,18 +72,18 @@ def quality_and_cost(evaluations: Sequence[Evaluation], width: float) -> str:
         if not _beside(ax, names, points, front):
             _place(ax, EM * max(map(len, names)) / 72 + 0.4)
             _in_column(ax, names, points, front)
-        told = "; ".join(f"{e.name}: {score.text(e)}, {cost.text(e)}" for e in evaluations)
-        return svg(figure, f"{score.label} against cost", told)
+        spoken = "; ".join(f"{e.name}: {score.text(e)}, {cost.text(e)}" for e in evaluations)
+        return svg(figure, f"{score.label} against cost", spoken)
 
 
 def _place(ax: Axes, right: float) -> None:
-    """Put the axes into their figure, so many inches from its right edge."""
+    """Place the axes in their figure, ``right`` inches from its right edge."""
     width, height = ax.figure.get_size_inches()  # type: ignore[union-attr]
     ax.set_position((EDGE[0] / width, EDGE[1] / height, 1 - (EDGE[0] + right) / width, 1 - (EDGE[1] + 0.12) / height))
 
 
 def _beside(ax: Axes, names: list[str], points: list[tuple[float, float]], front: list[int]) -> bool:
-    """Write every name beside its point, above the front if it can; False, and nothing is written, if two touch."""
+    """Write every name beside its point; if names would overlap, write nothing and return False."""
     scale = 72 / ax.figure.dpi  # type: ignore[union-attr]
     at = [tuple(scale * ax.transData.transform(point)) for point in points]
     frame = [float(scale * side) for side in ax.get_window_extent().extents]
@@ -115,7 +115,7 @@ def _touch(a: tuple[float, ...], b: tuple[float, ...]) -> bool:
 
 
 def _in_column(ax: Axes, names: list[str], points: list[tuple[float, float]], front: list[int]) -> None:
-    """Write the names right of the axes, in the order of their points from top to bottom, never closer than a line."""
+    """Write the names in a column right of the axes, in the vertical order of their points, at least a line apart."""
     to_axes = (ax.transData + ax.transAxes.inverted()).transform
     at = [tuple(to_axes(point)) for point in points]
     step = LINE / 72 / (ax.figure.get_size_inches()[1] - EDGE[1] - 0.12)  # type: ignore[union-attr]
@@ -128,12 +128,12 @@ def _in_column(ax: Axes, names: list[str], points: list[tuple[float, float]], fr
 
 
 def spread(places: Sequence[float], step: float) -> list[float]:
-    """Places from high to low, moved as little as need be to lie a step apart between 0 and 1.
+    """Places from high to low, moved as little as possible to be a step apart between 0 and 1.
 
     >>> [round(place, 2) for place in spread([0.9, 0.88, 0.1], 0.1)]
     [0.94, 0.84, 0.1]
     """
-    groups: list[list[float]] = []  # of neighbours that touch: their middle and how many
+    groups: list[list[float]] = []  # [middle, count] of touching neighbours
     for place in places:
         groups.append([place, 1])
         while len(groups) > 1 and groups[-2][0] - groups[-1][0] < step * (groups[-2][1] + groups[-1][1]) / 2:
@@ -142,13 +142,13 @@ def spread(places: Sequence[float], step: float) -> list[float]:
         half = step * groups[-1][1] / 2
         groups[-1][0] = max(min(groups[-1][0], 1 - half), half)
     found = [middle + step * ((count - 1) / 2 - i) for middle, count in groups for i in range(int(count))]
-    for i in range(len(found) - 2, -1, -1):  # groups pushed up from the floor may touch those above
+    for i in range(len(found) - 2, -1, -1):  # groups pushed up from 0 may touch those above
         found[i] = max(found[i], found[i + 1] + step)
     return found
 
 
 def _ticks(ax: Axes, cost: Column, most: int) -> None:
-    """At most so many ticks, at 1, 2 and 5 times a power of ten, or at those powers alone."""
+    """Set at most ``most`` ticks, at 1, 2 and 5 times powers of ten, or at fewer of these."""
     low, high = sorted(ax.get_xlim())
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     for kinds in ((1.0, 2.0, 5.0), (1.0, 3.0), (1.0,)):

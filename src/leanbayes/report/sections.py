@@ -1,4 +1,4 @@
-"""All numbers of one model as small tables of text, which the terminal and the page both show."""
+"""The numbers of one model as small tables of text, for the terminal and the page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True)
 class Section:
-    """A title, the names of the columns (the first is that of the rows), the rows, and what each row means."""
+    """A table: title, names of the columns (the first is that of the rows), rows, and the meaning of each row."""
 
     title: str
     header: tuple[str, ...]
@@ -25,7 +25,7 @@ class Section:
 
 
 def sections(e: Evaluation) -> Iterator[Section]:
-    """The tables that the evaluation fills, in the order in which one would ask.
+    """The tables that an evaluation fills.
 
     >>> from leanbayes.evaluation import Evaluation
     >>> metrics = {"accuracy": 0.9, "selective.coverage.0.99": 0.8}
@@ -53,7 +53,7 @@ def sections(e: Evaluation) -> Iterator[Section]:
 
 
 def _stages(e: Evaluation) -> Iterator[Section]:
-    """Of a cascade: who answered how many of the data, and what those cost."""
+    """Of a cascade: the share of the data that each stage answered, and the cost of each."""
     rows: list[tuple[str, ...]] = [
         (str(row["stage"]), written(row["share"], "percent", e.count), written(row["macs"], "amount"))
         for row in e.curves.get("stages", [])
@@ -96,7 +96,7 @@ def _scaled(e: Evaluation) -> Iterator[Section]:
 
 
 def _classes(e: Evaluation) -> Iterator[Section]:
-    """Coverage and size of conformal sets, class by class; the twenty that are covered least."""
+    """Coverage and size of conformal sets by class, for the twenty classes with the lowest coverage."""
     found = sorted(e.curves.get("conformal", {}).get("classes", []), key=lambda row: row["coverage"])
     rows: list[tuple[str, ...]] = [
         (row["class"], f"{row['count']:,}", f"{100 * row['coverage']:.1f} %", f"{row['size']:.2f}")

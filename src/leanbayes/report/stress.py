@@ -1,4 +1,4 @@
-"""Figures of what happens when data are declined, corrupted or attacked: plain lists in, an SVG string out."""
+"""Figures of selective prediction, corruptions and attacks, from plain lists to an SVG string."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from .figure import MUTED, canvas, colour, label, legend, percent_axis, style, svg
+from .figure import MUTED, canvas, colour, columns, label, legend, percent_axis, style, svg
 
 
 def risk_coverage(curves: Mapping[str, Mapping[str, Any]]) -> str:
-    """The error rate of what is answered against the share that is answered, one line a model; low is good.
+    """The error rate among the answers against the share that is answered, with a line for each model.
 
     curves: by model, coverage and risk.
     """
@@ -26,7 +26,7 @@ def risk_coverage(curves: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def pit(histogram: Mapping[str, Any]) -> str:
-    """Where in the predictive the truths fell; flat is honest.
+    """The histogram of the probability integral transform; flat is calibrated.
 
     histogram: edges and count of the probability integral transform.
     """
@@ -44,7 +44,7 @@ def pit(histogram: Mapping[str, Any]) -> str:
 
 
 def severity(sweeps: Mapping[str, Mapping[str, Any]]) -> str:
-    """Accuracy, NLL and ECE against the severity of corruption, means over the corruptions, one line a model.
+    """Accuracy, NLL and ECE against the severity of corruption, means over corruptions, with a line for each model.
 
     sweeps: by model, "cells" (each with corruption, severity, accuracy, nll, ece) and "clean" (the same metrics at
     severity 0).
@@ -56,8 +56,7 @@ def severity(sweeps: Mapping[str, Mapping[str, Any]]) -> str:
                 points = _by_severity(sweep["cells"], key)
                 if isinstance(sweep["clean"].get(key), (int, float)):
                     points = [(0, sweep["clean"][key]), *points]
-                xs, ys = [x for x, _ in points], [y for _, y in points]
-                ax.plot(xs, ys, **style(number), label=label(name))
+                ax.plot(*columns(points), **style(number), label=label(name))
             ax.set_ylabel(text)
             ax.tick_params(labelbottom=ax is axes[-1])
             ax.xaxis.get_major_locator().set_params(integer=True)
@@ -70,7 +69,7 @@ def severity(sweeps: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def attack(curves: Mapping[str, Mapping[str, Any]]) -> str:
-    """The share of data on which the attack succeeds and the mean entropy after every iteration, one line a model.
+    """The success of the attack and the mean entropy after every iteration, with a line for each model.
 
     curves: by model, success and entropy of iterations 0 to T; of one model, a dashed line is the entropy before.
     """
@@ -94,7 +93,7 @@ def attack(curves: Mapping[str, Mapping[str, Any]]) -> str:
 
 
 def _by_severity(cells: Sequence[Mapping[str, Any]], key: str) -> list[tuple[int, float]]:
-    """Means over corruptions, those that have a number, by severity."""
+    """Means over corruptions by severity, of cells that have a number."""
     found: dict[int, list[float]] = {}
     for cell in cells:
         if isinstance(cell.get(key), (int, float)) and cell[key] == cell[key]:

@@ -1,4 +1,4 @@
-"""What the numbers say, in at most five sentences."""
+"""A summary of evaluations in at most five sentences."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ if TYPE_CHECKING:
 
 MOST = 5
 UNNOTICED = 0.6
-"""An AUROC below this is called not noticing: a coin toss gives 0.5."""
+"""An AUROC below this counts as not noticing; 0.5 is chance."""
 SURE_FACTOR = 3.0
-"""Measured times that differ by less than this may be noise: 2.6 was seen between two identical networks."""
+"""A smaller factor between measured times may be noise: 2.6 was measured between two identical networks."""
 
 
 def summary(evaluations: Sequence[Evaluation]) -> list[str]:
@@ -30,8 +30,14 @@ def summary(evaluations: Sequence[Evaluation]) -> list[str]:
     """
     one: tuple[Callable[[Evaluation], str], ...] = (_quality, _experts, _confidence, _selective, _strange, _robust)
     several: tuple[Callable[[Sequence[Evaluation]], str], ...] = (_best, _likelihood, _notices, _most_robust, _cost)
-    said = (f(evaluations[0]) for f in one) if len(evaluations) == 1 else (f(evaluations) for f in several)
-    return [sentence for sentence in said if sentence][:MOST]
+    found = (f(evaluations[0]) for f in one) if len(evaluations) == 1 else (f(evaluations) for f in several)
+    return [sentence for sentence in found if sentence][:MOST]
+
+
+def _sentence(parts: Sequence[str]) -> str:
+    """Parts as one sentence; empty without any."""
+    text = "; ".join(parts)
+    return text[:1].upper() + text[1:] + "." if text else ""
 
 
 # one model
@@ -48,7 +54,7 @@ def _quality(e: Evaluation) -> str:
 
 
 def _experts(e: Evaluation) -> str:
-    """How close samples of segmentations are to what experts marked, and whether they differ as much."""
+    """The distance between samples of segmentations and the experts' masks, and whether they differ as much."""
     if "ged.unbiased" not in e.metrics:
         return ""
     column = next(c for c in columns.quality([e]) if c.key == "ged.unbiased")
@@ -86,7 +92,7 @@ def _confidence(e: Evaluation) -> str:
 
 
 def _selective(e: Evaluation) -> str:
-    """The highest of the wished accuracies that it can reach, or the lowest if it can reach none."""
+    """The highest of the required accuracies that it reaches, or the lowest if it reaches none."""
     prefix = "selective.coverage."
     wished = sorted((float(k.removeprefix(prefix)), k) for k in e.metrics if k.startswith(prefix))
     better = [(accuracy, e[key]) for accuracy, key in wished if accuracy > e.metrics.get("accuracy", 1.0)]
@@ -113,21 +119,20 @@ def _strange(e: Evaluation) -> str:
 
 
 def _robust(e: Evaluation) -> str:
-    said = []
+    parts = []
     cells = e.curves.get("corruption") or []
     if cells and "corruption.accuracy" in e.metrics:
         worst = min(cells, key=lambda cell: cell["accuracy"])
         kind = str(worst["corruption"]).replace("_", " ")
-        said.append(
+        parts.append(
             f"on corrupted images its accuracy is {_percent(e['corruption.accuracy'], 100)} on average and "
             f"{_percent(worst['accuracy'], 100)} at worst ({kind}, severity {worst['severity']})"
         )
     if "attack.success" in e.metrics:
         curve = e.curves.get("attack", {})
         steps = f" of {curve['iterations']} steps" if "iterations" in curve else ""
-        said.append(f"an attack{steps} succeeds on {_percent(e['attack.success'], 100)} of the images")
-    text = "; ".join(said)
-    return text[:1].upper() + text[1:] + "." if text else ""
+        parts.append(f"an attack{steps} succeeds on {_percent(e['attack.success'], 100)} of the images")
+    return _sentence(parts)
 
 
 # several models
@@ -167,7 +172,7 @@ def _likelihood(evaluations: Sequence[Evaluation]) -> str:
 
 
 def _notices(evaluations: Sequence[Evaluation]) -> str:
-    """By the score that the table shows."""
+    """Out-of-domain sets by the score that the table shows."""
     parts, missed, equal = [], [], []
     for name, key in _rank_keys(evaluations).items():
         column, order = _ranked(key, evaluations)
@@ -182,12 +187,11 @@ def _notices(evaluations: Sequence[Evaluation]) -> str:
         parts.append(f"all notice {_listed(equal)} about equally well")
     if missed:
         parts.append(f"none notices {_listed(missed)}")
-    text = "; ".join(parts)
-    return text[:1].upper() + text[1:] + "." if text else ""
+    return _sentence(parts)
 
 
 def _most_robust(evaluations: Sequence[Evaluation]) -> str:
-    said = []
+    parts = []
     for key, what in (
         ("corruption.accuracy", "accuracy on corrupted images"),
         ("attack.success", "success rate of attacks"),
@@ -195,28 +199,26 @@ def _most_robust(evaluations: Sequence[Evaluation]) -> str:
         column, order = _ranked(key, evaluations)
         if len(order) > 1 and columns.best(column, evaluations):
             best, worst = _of(column, order[0]), _of(column, order[-1])
-            said.append(f"{what}: from {worst} to {best}")
-    text = "; ".join(said)
-    return text[:1].upper() + text[1:] + "." if text else ""
+            parts.append(f"{what}: from {worst} to {best}")
+    return _sentence(parts)
 
 
 def _cost(evaluations: Sequence[Evaluation]) -> str:
-    """Of parameters any difference is one; measured times are compared only where noise cannot explain the factor."""
-    said = []
+    """Parameters and prediction times; times only if noise cannot explain their factor."""
+    parts = []
     times = {e.name: e.cost["predict_seconds"] for e in evaluations if e.cost.get("predict_seconds")}
     if len(times) > 1:
         cheap, dear = min(times, key=lambda name: times[name]), max(times, key=lambda name: times[name])
         if (factor := times[dear] / times[cheap]) >= SURE_FACTOR:
-            said.append(f"predictions of {dear} take about {_rough(factor)} times as long as those of {cheap}")
+            parts.append(f"predictions of {dear} take about {_rough(factor)} times as long as those of {cheap}")
         else:
-            said.append("their predictions take about equally long, as far as one measurement can tell")
+            parts.append("their predictions take about equally long, as far as one measurement can tell")
     counts = {e.name: e.cost["parameters"] for e in evaluations if e.cost.get("parameters")}
     if len(counts) > 1 and max(counts.values()) >= 1.05 * min(counts.values()):
         small, large = min(counts, key=lambda name: counts[name]), max(counts, key=lambda name: counts[name])
         low, high = (written(counts[name], "amount") for name in (small, large))
-        said.append(f"they have from {low} ({small}) to {high} parameters ({large})")
-    text = "; ".join(said)
-    return text[:1].upper() + text[1:] + "." if text else ""
+        parts.append(f"they have from {low} ({small}) to {high} parameters ({large})")
+    return _sentence(parts)
 
 
 def _of(column: Column, e: Evaluation) -> str:
@@ -229,7 +231,7 @@ def _with_close(column: Column, order: Sequence[Evaluation]) -> str:
 
 
 def _close_behind(column: Column, order: Sequence[Evaluation]) -> str:
-    """Who is too close behind the first to tell: "b is", "b and c are", "5 others are"; nothing if nobody is."""
+    """The models within noise of the first: "b is", "b and c are", "5 others are"; empty if there are none."""
     close = [e.name for e in order[1:] if _close(column, order[0], e)]
     if not close:
         return ""
@@ -251,7 +253,7 @@ def _ranked(key: str, evaluations: Sequence[Evaluation]) -> tuple[Column, list[E
 
 
 def _close(column: Column, a: Evaluation, b: Evaluation) -> bool:
-    """Whether two models differ by no more than chance; for accuracies that is known even without a bootstrap."""
+    """Whether two models differ by no more than noise, which for accuracies is known without a bootstrap."""
     if column.text(a) == column.text(b):
         return True
     if columns.noise_of(column.key, a, b) is not None:

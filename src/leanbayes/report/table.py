@@ -23,8 +23,7 @@ def table(
 ) -> Table:
     """A rich table of text; the first column names the row, the others are numbers.
 
-    marks: of cells (row, column): "best" is bold, with an asterisk for where there is no bold; "noise" has a tilde. The
-    mark goes before the number so that digits stay under digits.
+    marks: of cells (row, column): "best" is bold with an asterisk, "noise" has a tilde, both before the number.
 
     >>> print(as_text(table(["model", "ECE"], [["a", "0.1"], ["b", "0.2"]], {(0, 1): "best", (1, 1): "noise"})))
      model    ECE
@@ -51,7 +50,7 @@ def table(
 
 
 def comparison_table(evaluations: Sequence[Evaluation]) -> RenderableType:
-    """One row a model: the main numbers of quality with half their 95 % intervals, then of cost."""
+    """A table with a row for each model: the main metrics with half their 95 % intervals, then costs."""
     from rich.console import Group
 
     quality = columns.quality(evaluations, full=False)
@@ -63,13 +62,13 @@ def comparison_table(evaluations: Sequence[Evaluation]) -> RenderableType:
         for e in evaluations
     ]
     notes = [f"{e.name}: {note}" for e in evaluations for note in e.notes]
-    header = ["Model", *(c.label.replace(" ", "\n", 1) for c in shown)]  # two lines keep it narrow
+    header = ["Model", *(c.label.replace(" ", "\n", 1) for c in shown)]
     footer = "; ".join(filter(None, (conditions(evaluations), legend(marks, evaluations))))
     return Group(table(header, rows, marks), _small("", footer, *notes))
 
 
 def legend(marks: Mapping[tuple[int, int], columns.Mark], evaluations: Sequence[Evaluation]) -> str:
-    """What the marks mean, those that there are."""
+    """The meanings of the marks that are used."""
     parts = ["* best of its column"] if "best" in marks.values() else []
     if "noise" in marks.values():
         parts.append("~ no worse than the best beyond noise (95 %, paired bootstrap)")
@@ -79,7 +78,7 @@ def legend(marks: Mapping[tuple[int, int], columns.Mark], evaluations: Sequence[
 
 
 def evaluation_table(evaluation: Evaluation) -> RenderableType:
-    """One row a metric, with what it means: the whole answer about one model."""
+    """A table with a row for each metric and its meaning, for one model."""
     from rich.console import Group
 
     parts: list[RenderableType] = []
@@ -89,7 +88,7 @@ def evaluation_table(evaluation: Evaluation) -> RenderableType:
 
 
 def _explained(section: Section, title: str) -> Table:
-    """A section, its meanings in a last column."""
+    """The table of a section, with meanings in its last column."""
     if not section.meanings:
         return table([title if not section.header[0] else section.header[0], *section.header[1:]], section.rows)
     rows = [[*row, meaning] for row, meaning in zip(section.rows, section.meanings, strict=True)]
@@ -100,7 +99,7 @@ def _explained(section: Section, title: str) -> Table:
 
 
 def as_text(renderable: RenderableType, width: int = 200) -> str:
-    """What rich would print, as plain text without colours or trailing blanks."""
+    """A rich renderable as plain text without colours or trailing blanks."""
     from rich.console import Console
 
     file = io.StringIO()
@@ -115,7 +114,7 @@ def _small(*lines: str) -> RenderableType:
 
 
 def conditions(evaluations: Sequence[Evaluation]) -> str:
-    """On what and how, if it was the same for all: "1,000 test data; 32 samples, seed 0; intervals by image"."""
+    """The conditions that all evaluations share, such as "1,000 test data; 32 samples, seed 0; intervals by image"."""
     counts = {e.count for e in evaluations}
     parts = [f"{min(counts):,} test data" if len(counts) == 1 else f"{min(counts):,} to {max(counts):,} test data"]
     settings = [e.settings for e in evaluations if columns.is_sampled(e)]

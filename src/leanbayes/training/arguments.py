@@ -23,11 +23,10 @@ from .parameter_groups import OPTIONS, SCALE_LR, parameter_groups
 def make_optimizer(
     given: Any, model: nn.Module, elbo: ELBO, lr: float = 1e-3, scale_lr: float | None = None
 ) -> Optimizer:
-    """Adam, or the optimiser that a class, a function of the parameters or an instance stands for.
+    """The optimiser that None (Adam), a class, a function of the parameters or an instance stands for.
 
-    The first two are given the scales of posteriors as groups of their own.
-
-    A learned noise level belongs to the likelihood, not to the model: an instance is given it as one more group.
+    For None and a class, the scales of posteriors are groups of their own. The learned noise level of a likelihood is
+    no parameter of the model: an instance gets it as one more group.
     """
     own = [p for p in model.parameters() if p.requires_grad]
     noise = [p for p in elbo.parameters() if p.requires_grad]
@@ -47,7 +46,7 @@ def make_optimizer(
         if given is torch.optim.LBFGS:  # takes no groups
             return given([*own, *noise], lr=lr)
         groups = parameter_groups(model, lr=lr, scale_lr=scale_lr)
-        if noise:  # one number that all data determine: it may move faster than the weights, if these are slow
+        if noise:  # a single number that all data determine may move faster than the weights
             groups.append({"params": noise, "lr": max(lr, min(10 * lr, SCALE_LR)), **OPTIONS})
         return (given or torch.optim.Adam)(groups, lr=lr)  # type: ignore[call-arg]
     made = given([*own, *noise]) if callable(given) and not isinstance(given, type) else given
@@ -60,24 +59,24 @@ def make_optimizer(
 
 
 KL_SHARE = 0.05
-"""What the mean KL of a weight counts in the loss of a datum, by default.
+"""How much the mean KL of a weight counts in the loss of a datum, by default.
 
-A log-uniform prior asks for more noise without end, half a nat for every unit of log alpha: at this share the noise
-stops growing where it costs the data a fortieth of a nat.
+A log-uniform prior always asks for more noise, half a nat for every unit of log alpha: at this share the noise stops
+growing where it costs the data a fortieth of a nat.
 """
 
 
 def default_kl_weight(model: nn.Module, num_data: int) -> float:
-    """1 where there are 20 data a random weight, and 0.05 data / weights where there are fewer.
+    """1 if there are 20 or more data for each random weight, otherwise 0.05 data / weights.
 
-    The KL then counts 0.05 times its mean over the weights, in nats per datum. At a weight of 1, the ELBO itself, the
-    prior of a network with far more weights than data outweighs the data (Wenzel et al., 2020).
+    The KL then counts 0.05 times its mean over the weights, in nats per datum. At a weight of 1, the prior of a network
+    with far more weights than data outweighs the data (Wenzel et al., 2020).
     """
     return min(1.0, KL_SHARE * num_data / max(random_weights(model), 1))
 
 
 def make_scheduler(given: Any, optimizer: Optimizer, every: str) -> LRScheduler | None:
-    """The learning-rate scheduler that a function of the optimiser returns, or an instance."""
+    """The learning-rate scheduler: an instance, or what a function of the optimiser returns."""
     if given is None:
         return None
     made = given if isinstance(given, LRScheduler) or not callable(given) else given(optimizer)

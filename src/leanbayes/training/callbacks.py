@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 from .. import checks
 from ..convert import record
 from ..errors import ConfigError, TrainingError
+from ..layers.contract import option
 from ..ordering.ordered import ordered
 from .elbo import Terms
 
@@ -80,7 +81,7 @@ def callbacks(model: nn.Module) -> list[Any]:
     checks.module("model", model)
     found = record.get(model)
     of_methods = [] if found is None else list(found.callbacks(model))
-    return of_methods + [callback for each in ordered(model) for callback in each.callbacks()]
+    return of_methods + [callback for codes in ordered(model) for callback in codes.callbacks()]
 
 
 def notify(hooks: Iterable[Any], hook: str, state: State) -> None:
@@ -99,17 +100,13 @@ def notify(hooks: Iterable[Any], hook: str, state: State) -> None:
     """
     if hook not in HOOKS:
         raise ConfigError(f"hook: expected one of {', '.join(HOOKS)}, received {checks.short(hook)}")
-    for one in hooks:
-        if (function := _hook(one, hook)) is not None:
+    for callback in hooks:
+        if (function := option(callback, hook)) is not None:
             function(state)
 
 
-def _hook(callback: Any, name: str) -> Any:
-    return getattr(callback, name, None)
-
-
 def out_of_order(who: str) -> TrainingError:
-    """The error of a callback whose step has ended without having begun."""
+    """The error of a callback whose after_step was called without before_step."""
     return TrainingError(
         f"{who}: expected the hooks before_step and after_backward before after_step, received after_step alone; "
         "lb.follow(model, optimizer, elbo) calls all of them"
@@ -120,7 +117,7 @@ def check(hooks: Iterable[Any]) -> list[Any]:
     """The callbacks as a list, each of them with at least one hook."""
 
     def callback(name: str, value: Any) -> Any:
-        if isinstance(value, type) or not any(_hook(value, hook) for hook in HOOKS):
+        if isinstance(value, type) or not any(option(value, hook) for hook in HOOKS):
             checks.refuse(name, f"an object with any of {', '.join(HOOKS)}", value)
         return value
 
@@ -176,7 +173,8 @@ class EarlyStopping(Callback):
         if value < self.best - self.min_delta:
             self.best, self.best_epoch, self.waited = value, state.epoch, 0
             if self.restore_best:
-                self.weights = {k: v.detach().clone() for k, v in _tensors(state.model).items()}
+                state_dict = state.model.state_dict()
+                self.weights = {k: v.detach().clone() for k, v in state_dict.items() if isinstance(v, Tensor)}
             return
         self.waited += 1
         if self.waited >= self.patience:
@@ -195,16 +193,12 @@ class EarlyStopping(Callback):
 
 
 def check_monitors(callbacks: list[Any], known: Iterable[str]) -> None:
-    """Refuse an early stopping whose number no row will have.
+    """Refuse an early stopping that monitors a number which no row will have.
 
-    A callback with an ``epoch_end`` of its own may add numbers to the row: then the first row decides.
+    If a callback has an ``epoch_end`` of its own, which may add numbers, the first row is checked instead.
     """
     stopping = [c for c in callbacks if isinstance(c, EarlyStopping)]
-    others = (_hook(type(c), "epoch_end") for c in callbacks if not isinstance(c, EarlyStopping))
+    others = (option(type(c), "epoch_end") for c in callbacks if not isinstance(c, EarlyStopping))
     if all(hook in (None, Callback.epoch_end) for hook in others):
-        for one in stopping:
-            one.check(known)
-
-
-def _tensors(model: nn.Module) -> dict[str, Tensor]:
-    return {k: v for k, v in model.state_dict().items() if isinstance(v, Tensor)}
+        for callback in stopping:
+            callback.check(known)

@@ -1,8 +1,7 @@
 """Checkpoint files: whole or absent, verified before use, no pickle.
 
-A file is the container of `leanbayes.save`: tensors in safetensors, the rest as JSON in its header, and a digest of the
-whole. Version 0.1 wrote a line, a digest and a ``torch.save``; such a file is still read, with ``weights_only=True``,
-and written anew by the run that continues it.
+A file is a `leanbayes.container`: tensors in safetensors, the rest as JSON in its header, and a digest of the whole.
+Version 0.1 wrote a line, a digest and a ``torch.save``: such a file is still read, with ``weights_only=True``.
 """
 
 from __future__ import annotations
@@ -26,14 +25,11 @@ _DIGEST = 32
 
 
 class ResumeError(TrainingError, ArtifactError):
-    """A checkpoint is of another run than the one that would continue it; nothing has been changed."""
+    """The checkpoint is from another run than the one that resumes; nothing has been changed."""
 
 
 def write(path: str | os.PathLike[str], content: dict[str, Any], *, keep_previous: bool = False) -> None:
-    """Replace the checkpoint at `path`; a crash at any moment leaves the old one or the new one.
-
-    keep_previous: the one that is replaced stays beside it; see `leanbayes.files.previous`.
-    """
+    """Replace the checkpoint at `path`; see `leanbayes.files.write_bytes`."""
     write_bytes(path, dumps(content), keep_previous=keep_previous)
 
 
@@ -64,7 +60,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def is_old(path: str | os.PathLike[str]) -> bool:
-    """Whether version 0.1 has written the file."""
+    """Whether the file was written by version 0.1."""
     try:
         with open(path, "rb") as file:
             return file.read(len(_OLD)) == _OLD
@@ -79,7 +75,7 @@ def remove(path: str | os.PathLike[str]) -> None:
 
 
 def check_plain(content: dict[str, Any]) -> None:
-    """Refuse, at the start and not after hours, whatever cannot be written."""
+    """Refuse a state that cannot be written, before training starts."""
     for part, value in content.items():
         try:
             dumps({part: value})
@@ -91,7 +87,7 @@ def check_plain(content: dict[str, Any]) -> None:
 
 
 def check_tensors(path: Any, part: str, stored: Any, present: dict[str, Any]) -> None:
-    """Refuse a stored state_dict that does not fit the one it would replace."""
+    """Refuse a stored state_dict whose names, shapes or dtypes differ from the present one."""
     if not isinstance(stored, dict):
         raise ArtifactError(f"{path}: {part}: expected a state_dict, received {type(stored).__name__}")
     missing, unknown = sorted(present.keys() - stored.keys()), sorted(stored.keys() - present.keys(), key=str)
@@ -99,16 +95,13 @@ def check_tensors(path: Any, part: str, stored: Any, present: dict[str, Any]) ->
         what = f"lacks {missing[0]!r}" if missing else f"has {unknown[0]!r} besides"
         raise ResumeError(f"{path}: expected the {part} of this run, but the checkpoint {what}; was the model changed?")
     for name, value in present.items():
-        for old, new in zip(_looks(stored[name]), _looks(value), strict=True):
+        for old, new in zip(_shape_and_dtype(stored[name]), _shape_and_dtype(value), strict=True):
             if old != new:
                 raise ResumeError(f"{path}: {part} {name!r}: expected {new}, received {old}; was the model changed?")
 
 
 def check_equal(path: Any, stored: dict[str, Any], present: dict[str, Any]) -> None:
-    """Refuse to continue a run whose settings differ, since it would be neither this run nor that one.
-
-    What an older version has not written is not compared.
-    """
+    """Refuse to resume with other settings. Settings that an older version did not write are not compared."""
     for name, value in present.items():
         if name in stored and (found := difference(name, stored[name], value)) is not None:
             what, old, new = found
@@ -119,7 +112,7 @@ def check_equal(path: Any, stored: dict[str, Any], present: dict[str, Any]) -> N
 
 
 def difference(name: str, old: Any, new: Any) -> tuple[str, Any, Any] | None:
-    """The first place where two nested values differ, and both values; None where they do not.
+    """The name of the first difference between two nested values, and both values; None if they are equal.
 
     >>> difference("prior", {"kind": "Normal", "std": 1.0}, {"kind": "Normal", "std": 2.0})
     ('prior.std', 1.0, 2.0)
@@ -132,10 +125,9 @@ def difference(name: str, old: Any, new: Any) -> tuple[str, Any, Any] | None:
     return None if old == new else (name, old, new)
 
 
-def _looks(value: Any) -> tuple[str, str]:
-    if isinstance(value, Tensor):
-        return f"shape {tuple(value.shape)}", str(value.dtype)
-    return type(value).__name__, ""
+def _shape_and_dtype(value: Any) -> tuple[str, str]:
+    is_tensor = isinstance(value, Tensor)
+    return (f"shape {tuple(value.shape)}", str(value.dtype)) if is_tensor else (type(value).__name__, "")
 
 
 def _read(path: str | os.PathLike[str]) -> Any:
@@ -159,7 +151,7 @@ def _read_old(path: str | os.PathLike[str]) -> Any:
         raise ArtifactError(f"{path}: expected a whole checkpoint, received a damaged or truncated one; delete it")
     try:
         return torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises many kinds; whichever it is, the file is not one of ours
+    except Exception as error:  # torch raises errors of many classes
         raise ArtifactError(
             f"{path}: expected tensors and plain values only, and could not read it: {error}"
         ) from error

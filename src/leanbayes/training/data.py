@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sized
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from torch.utils.data import (
     SubsetRandomSampler,
     TensorDataset,
     default_collate,
+    default_convert,
 )
 
 from ..batches import Columns, is_table, length
@@ -32,9 +34,9 @@ from . import rng
 class Feed:
     """The batches of one process, epoch by epoch.
 
-    An *owned* feed shuffles by itself, so that training can continue after any batch; it is made from a DataLoader of
-    a map-style data set with a default sampler, from a data set, or from tensors. Any other iterable of batches is
-    used as it is, and can only be continued at the start of an epoch.
+    An *owned* feed shuffles by itself, so that training can resume after any batch. It is made from tensors, a data
+    set, or a DataLoader of a map-style data set with a default sampler. Any other iterable of batches is read as it is,
+    and training can resume only at the start of an epoch.
     """
 
     def __init__(self, loader: Iterable[Any], order: Order | None, num_data: int | None) -> None:
@@ -45,7 +47,7 @@ class Feed:
         return self.order is not None
 
     def __len__(self) -> int:
-        """Batches an epoch, 0 where unknown."""
+        """Batches an epoch, 0 if unknown."""
         if self.order is not None:
             return len(self.order)
         try:
@@ -62,13 +64,13 @@ class Feed:
         return iter(self.loader)
 
     def describe(self) -> dict[str, Any]:
-        """What must be the same for a run to be continued."""
+        """The settings that must not change when a run is resumed."""
         if self.order is None:
             return {"num_data": self.num_data}
         return {"num_data": self.num_data, "batch_size": self.order.batch_size, "shuffle": self.order.shuffle}
 
     def generators(self) -> list[Any]:
-        """The random generators of a loader whose order is its own: those of the loader, its samplers and theirs."""
+        """The random generators of a loader that is not owned, and of its samplers."""
         if self.order is not None:
             return []
         owners, found = [self.loader], {}
@@ -81,32 +83,29 @@ class Feed:
         return list(found.values())
 
 
+@dataclass(eq=False)
 class Order:
-    """Batches of indices of one process, each led by the seed of its random augmentation.
+    """Batches of indices for one process, each preceded by the seed of its random augmentation.
 
     With W processes and batch size B, batch b of an epoch is data [b B W, (b + 1) B W) of the epoch's permutation, and
     process r has the r-th of W parts. In training the parts must be equal for averaged gradients to be those of the
-    joined batch, so up to W - 1 data at the end of an epoch are left out; with `even` off nothing is.
+    joined batch, so up to W - 1 data at the end of an epoch are left out; with ``even=False`` none are.
     """
 
-    def __init__(
-        self,
-        num_data: int,
-        batch_size: int,
-        *,
-        drop_last: bool,
-        shuffle: bool,
-        even: bool,
-        seed: int,
-        rank: int,
-        world: int,
-    ) -> None:
-        self.num_data, self.batch_size, self.shuffle, self.even = num_data, batch_size, shuffle, even
-        self.seed, self.rank, self.world = seed, rank, world
+    num_data: int
+    batch_size: int
+    _: KW_ONLY
+    drop_last: bool
+    shuffle: bool
+    even: bool
+    seed: int
+    rank: int
+    world: int
+
+    def __post_init__(self) -> None:
         self.epoch = self.start = 0
-        joined = batch_size * world
-        full, rest = divmod(num_data, joined)
-        self.total = full + (not drop_last and rest >= (world if even else 1))
+        full, rest = divmod(self.num_data, self.batch_size * self.world)
+        self.total = full + (not self.drop_last and rest >= (self.world if self.even else 1))
 
     def __len__(self) -> int:
         return self.total
@@ -122,7 +121,7 @@ class Order:
                 yield [mix(self.seed, self.epoch, number, self.rank), *mine]
 
     def permutation(self) -> list[int]:
-        """The order of this epoch, the same on every process."""
+        """The indices of this epoch in their order, the same on every process."""
         if not self.shuffle:
             return list(range(self.num_data))
         generator = torch.Generator().manual_seed(mix(self.seed, self.epoch))
@@ -130,7 +129,7 @@ class Order:
 
 
 class Keyed(Dataset):
-    """A data set whose random augmentation depends on the batch alone, not on workers or on what was drawn before."""
+    """A data set whose random augmentation is seeded by the batch, whatever the workers and earlier draws."""
 
     def __init__(self, dataset: Any) -> None:
         self.dataset = dataset
@@ -143,7 +142,7 @@ class Keyed(Dataset):
 
 
 class Rows(Dataset):
-    """Batches of a TensorDataset, taken by one indexing each instead of one a datum."""
+    """Batches of a TensorDataset, each by one indexing of the tensors."""
 
     def __init__(self, dataset: TensorDataset) -> None:
         self.tensors = dataset.tensors
@@ -151,10 +150,6 @@ class Rows(Dataset):
     def __getitems__(self, keyed: list[int]) -> list[Tensor]:
         indices = torch.tensor(keyed[1:])
         return [t[indices] for t in self.tensors]
-
-
-def _as_it_is(batch: Any) -> Any:
-    return batch
 
 
 def feed(source: Any, *, batch_size: int, seed: int, rank: int = 0, world: int = 1, training: bool = True) -> Feed:
@@ -175,7 +170,7 @@ def feed(source: Any, *, batch_size: int, seed: int, rank: int = 0, world: int =
                 f"epoch, received {type(source).__name__}"
             )
         return Feed(source, None, num_data)
-    assert num_data is not None
+    assert num_data is not None  # an ownable loader has a data set with a length
     sampler = loader.sampler
     shuffle = training and (
         sampler.shuffle if isinstance(sampler, DistributedSampler) else isinstance(sampler, RandomSampler)
@@ -200,7 +195,7 @@ def feed(source: Any, *, batch_size: int, seed: int, rank: int = 0, world: int =
         Rows(loader.dataset) if whole else Keyed(loader.dataset),  # type: ignore[arg-type]
         batch_sampler=order,  # type: ignore[arg-type]
         num_workers=loader.num_workers,
-        collate_fn=_as_it_is if whole else loader.collate_fn,
+        collate_fn=default_convert if whole else loader.collate_fn,
         pin_memory=loader.pin_memory,
         timeout=loader.timeout,
         worker_init_fn=loader.worker_init_fn,
@@ -261,7 +256,7 @@ def _length(loader: DataLoader[Any]) -> int | None:
 
 
 def _ownable(loader: DataLoader[Any]) -> bool:
-    """Whether the loader only shuffles or keeps the order, so that `Order` can take the place of its sampler."""
+    """Whether the loader only shuffles or keeps the order, so that `Order` can replace its sampler."""
     sampler = loader.sampler
     if isinstance(loader.dataset, IterableDataset) or type(loader.batch_sampler) is not BatchSampler:
         return False

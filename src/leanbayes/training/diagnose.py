@@ -14,7 +14,7 @@ from .elbo import ELBO, Terms
 
 
 def explain(model: nn.Module, elbo: ELBO, inputs: Any, targets: Any, terms: Terms) -> str:
-    """Name what made the loss non-finite: the inputs, a parameter, a layer, the likelihood or the KL.
+    """Say what made the loss non-finite: the inputs, a parameter, a layer, the likelihood or the KL.
 
     The forward pass is run again on the batch, so the caller puts the random generators back first.
 
@@ -37,7 +37,8 @@ def explain(model: nn.Module, elbo: ELBO, inputs: Any, targets: Any, terms: Term
             "outputs this large want a lower lr or clip=1.0"
         )
     name, module, came_in = culprit
-    where = f"the first non-finite output is that of layer {name!r} ({_kind(module)})"
+    kind = type(module).__name__ + (f" of {type(module.shell).__name__}" if isinstance(module, BayesianLayer) else "")
+    where = f"the first non-finite output is that of layer {name!r} ({kind})"
     if parameter := next((k for k, p in module.named_parameters() if _bad(p)), None):
         where += f", whose {parameter!r} was non-finite already; an earlier step blew up, try a lower lr or clip=1.0"
     elif came_in:
@@ -48,7 +49,7 @@ def explain(model: nn.Module, elbo: ELBO, inputs: Any, targets: Any, terms: Term
 
 
 def first_bad_layer(model: nn.Module, inputs: Any, targets: Any = None) -> tuple[str, nn.Module, bool] | None:
-    """Name and module of the first non-finite output, and whether a non-finite input had come in."""
+    """Name and module of the first non-finite output, and whether its inputs were non-finite; None if there is none."""
     found: list[tuple[str, nn.Module, bool]] = []
     names = {module: name for name, module in model.named_modules()}
 
@@ -72,10 +73,6 @@ def _kl_culprit(model: nn.Module) -> str:
     chain = [name for name in bad if name.startswith(bad[0])] if bad else []
     inner = max(chain, key=len, default="")
     return f", because of layer {inner!r}; try a lower lr or clip=1.0" if inner else ""
-
-
-def _kind(module: nn.Module) -> str:
-    return type(module).__name__ + (f" of {type(module.shell).__name__}" if isinstance(module, BayesianLayer) else "")
 
 
 def _bad(value: Any) -> bool:

@@ -18,13 +18,13 @@ from .data import count
 from .schedules import Schedule, evaluate, schedule
 
 DWARFS = 100.0
-"""How many times the loss of the data the KL may count at the first step before there is a warning."""
+"""The first step warns if the KL counts more than this many times the loss of the data."""
 
 
 class Terms(NamedTuple):
-    """What `ELBO` returns: loss = nll + kl_weight * kl / num_data + latent_weight * latent_kl + unscaled.
+    """The terms of the loss = nll + kl_weight * kl / num_data + latent_weight * latent_kl + unscaled.
 
-    unscaled and latent_kl are plain zeros where the model has no such term.
+    unscaled and latent_kl are 0.0 if the model has no such term.
     """
 
     loss: Tensor
@@ -36,10 +36,8 @@ class Terms(NamedTuple):
     latent_weight: float = 1.0
 
     def detached(self) -> Terms:
-        """The same numbers without their graph."""
-        tensors: dict[str, Any] = {
-            k: value.detach() for k, value in self._asdict().items() if isinstance(value, Tensor)
-        }
+        """The same terms, detached from the graph."""
+        tensors: dict[str, Any] = {k: v.detach() for k, v in self._asdict().items() if isinstance(v, Tensor)}
         return self._replace(**tensors)
 
     def numbers(self) -> Tensor:
@@ -49,7 +47,7 @@ class Terms(NamedTuple):
 
 
 def averaged(parts: Sequence[Terms], shares: Sequence[float]) -> Terms:
-    """The terms of several batches in one, from those of each and its share of the data.
+    """The terms of several batches as one, from the terms of each batch and its share of the data.
 
     >>> one, two = (Terms(torch.tensor(x), torch.tensor(x), torch.tensor(5.0), 1.0) for x in (1.0, 2.0))
     >>> averaged([one, two], [0.75, 0.25]).nll
@@ -127,7 +125,7 @@ class ELBO(nn.Module):
         return Terms(loss, nll, kl, weight, 0.0 if unscaled is None else unscaled, latent_kl, latent_weight)
 
     def _compare(self, nll: Tensor, kl: Tensor, weight: float) -> None:
-        """Say so where the prior counts far more than the data before anything has been learned."""
+        """Warn if the KL counts far more than the data at the first step."""
         share, loss = float(kl.detach()) * weight / self.num_data, float(nll.detach())
         if math.isfinite(share) and share > DWARFS * max(abs(loss), 0.1):
             warnings.warn(

@@ -141,10 +141,9 @@ def fit(
     checks.module("model", model)
     seed = checks.seed(seed)
     checks.one_of("scheduler_every", scheduler_every, ("epoch", "step"))
-    checks.flag("resume", resume)
-    checks.flag("recalibrate", recalibrate)
-    checks.flag("tune", tune)
-    checks.flag("progress", progress)
+    flags = {"resume": resume, "recalibrate": recalibrate, "tune": tune, "progress": progress}
+    for name, flag in flags.items():
+        checks.flag(name, flag)
     counts = {"epochs": epochs, "batch_size": batch_size, "accumulate": accumulate, "val_samples": val_samples}
     for name, value in counts.items():
         checks.whole_number(name, value)
@@ -163,12 +162,11 @@ def fit(
 
     train_loader = accept(train_loader, model, name="train_loader")
     val = None if val is None else accept(val, model, name="val")
-    feed = data.feed(train_loader, batch_size=batch_size, seed=seed)  # the loop makes its own; this one is for checks
-    if val is not None:
-        data.feed(val, batch_size=batch_size, seed=seed, training=False)
+    feed = data.feed(train_loader, batch_size=batch_size, seed=seed)  # checks it; the loop makes its own
+    held_out = None if val is None else data.feed(val, batch_size=batch_size, seed=seed, training=False)
     count = num_data if num_data is not None else data.count(train_loader)
     elbo = ELBO(task, count, 1.0 if kl_weight is None else kl_weight, latent_weight)
-    if kl_weight is None:  # now that the number of data is known to be one
+    if kl_weight is None:
         elbo.kl_weight = schedule(arguments.default_kl_weight(model, elbo.num_data))
     fabric, parameters = _fabric(accelerator, devices, strategy, precision)
     chosen = arguments.make_optimizer(optimizer, model, elbo, lr, scale_lr)
@@ -208,7 +206,7 @@ def fit(
             LeanBayesWarning,
             stacklevel=2,
         )
-    held_out = None if val is None else data.feed(val, batch_size=batch_size, seed=seed, training=False)
+
     limits = _limits(fabric, job, held_out if tune else None)
     job.noise_factors = limits.factors
     try:
@@ -232,7 +230,7 @@ def fit(
 
 
 def _fabric(accelerator: str, devices: Any, strategy: Any, precision: Any) -> tuple[Fabric, Parameters]:
-    """Lightning's Fabric, and where parameters are between steps: in all processes, or divided among them."""
+    """Lightning's Fabric, and whether each process has all parameters between steps or a part of them."""
     from lightning_fabric import Fabric
     from lightning_fabric.strategies import DDPStrategy, SingleDeviceStrategy
 
@@ -257,7 +255,7 @@ def _fabric(accelerator: str, devices: Any, strategy: Any, precision: Any) -> tu
 
 
 def _check_sharding(model: nn.Module, optimizer: Optimizer, callbacks: Sequence[Any]) -> None:
-    """Refuse what needs whole parameters between the steps of a run that divides them among processes."""
+    """Refuse callbacks and optimisers that need whole parameters, which a sharded run has only during a step."""
     wrong = None
     if found := hooks.callbacks(model):
         wrong = (
@@ -275,10 +273,10 @@ def _check_sharding(model: nn.Module, optimizer: Optimizer, callbacks: Sequence[
 
 
 def _limits(fabric: Fabric, job: Job, val: data.Feed | None) -> Limits:
-    """Give the noise the size that the run began with, or one that suits the residuals of ``val``.
+    """Scale the noise as the resumed run did, or to suit the residuals of ``val``.
 
-    Processes that were started from outside do not know each other yet: what cannot be read here is left to training,
-    where all of them raise.
+    Processes that were started from outside do not know each other yet: errors are left to the training loop, where
+    all processes raise them.
     """
     try:
         if (factors := snapshot.noise_factors(job)) is not None:
@@ -291,7 +289,7 @@ def _limits(fabric: Fabric, job: Job, val: data.Feed | None) -> Limits:
 
 
 def _launch(fabric: Fabric, job: Job) -> History:
-    """Run the job here, or in processes of its own (strategy="ddp_spawn", "ddp_fork") and bring its result home."""
+    """Run the job here, or in processes of its own (strategy="ddp_spawn", "ddp_fork"), and return its history."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder, "result")
         work: Any = _work
@@ -301,7 +299,7 @@ def _launch(fabric: Fabric, job: Job) -> History:
             result = fabric.launch(work, job, home, os.getpid())
         if isinstance(result, History):
             return result
-        # Through a file: tensors in a queue die with the process that sent them, and large ones block it.
+        # The result of another process is read from a file: tensors in a queue end with the process that sent them.
         content = files.read(home)
     job.model.load_state_dict(content["model"])
     job.elbo.load_state_dict(content["elbo"])
@@ -309,7 +307,7 @@ def _launch(fabric: Fabric, job: Job) -> History:
 
 
 def _work(fabric: Fabric, job: Job, home: Path, caller: int) -> History | None:
-    """One process of the job; in a process of its own, the first one leaves the result at `home`."""
+    """Train in one process of the job; in a new process, the first one writes the result to the file `home`."""
     result = Run(fabric, job).train()
     if os.getpid() == caller:
         return result

@@ -19,11 +19,11 @@ from .elbo import ELBO, Terms
 
 
 class Following:
-    """What `follow` returns. state: where training stands. hooks: the callbacks that are called. See `stop`.
+    """Calls the callbacks around the steps of a training loop; returned by `follow`. See `stop`.
 
-    begin, gradients_ready, stepped: what the hooks of `follow` call, for trainers that have hooks of their own.
-    terms: of the last batch. The step of the ELBO, which schedules of its weights go by, counts steps of the optimiser:
-    batches whose gradients are accumulated are one.
+    state: the `State` of training. hooks: the callbacks. terms: those of the last batch. begin, gradients_ready,
+    stepped: called by `follow`'s hooks, or by a trainer that has hooks of its own. The step of the ELBO, which its
+    schedules use, counts steps of the optimiser: accumulated batches are one.
     """
 
     def __init__(self, state: hooks.State, elbo: ELBO, found: list[Any]) -> None:
@@ -48,24 +48,24 @@ class Following:
             hooks.notify(self.hooks, "fit_end", self.state)
 
     def remove(self) -> None:
-        """Remove the hooks, without a word to the callbacks: training has failed."""
+        """Remove the hooks without calling `fit_end`, after training has failed."""
         for handle in self.handles:
             handle.remove()
         self.handles = []
 
     def begin(self) -> None:
-        """A forward pass is to come; only the first one before a step counts as its begin."""
+        """Call before_step, once before each step, however many forward passes it has."""
         if not self.begun:
             self.begun = True
             hooks.notify(self.hooks, "before_step", self.state)
 
     def gradients_ready(self) -> None:
-        """All gradients of the step are there."""
+        """Call after_backward."""
         if self.begun:
             hooks.notify(self.hooks, "after_backward", self.state)
 
     def stepped(self) -> None:
-        """The optimiser has stepped."""
+        """Call after_step and count the step."""
         if not self.begun:
             return
         self.begun = False
@@ -78,13 +78,13 @@ class Following:
             record.ensure(self.network).likelihood = self.elbo.likelihood.to_dict()
 
     def state_dict(self) -> dict[str, Any]:
-        """What training needs to go on: plain values and tensors."""
+        """The state to resume from: plain values and tensors."""
         kept = [c.state_dict() if option(c, "state_dict") else None for c in self.hooks]
         done = {"step": self.state.step, "epoch": self.state.epoch, "seen": self.seen, "before": self.before}
         return done | {"callbacks": kept}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from where another run of the same training was."""
+        """Resume from the state of another run."""
         kept = state["callbacks"]
         if len(kept) != len(self.hooks):
             raise ConfigError(
@@ -105,13 +105,10 @@ class Following:
                 self.network = called["model"]
                 record.ensure(self.network).trained(self.elbo.likelihood.to_dict())
             elbo.step = self.before + self.state.step
-            self.seen += len(batches.output_tensor(outputs)) * _processes()
+            distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+            processes = torch.distributed.get_world_size() if distributed else 1
+            self.seen += len(batches.output_tensor(outputs)) * processes
             self.state.terms = self.terms = terms.detached()
-
-
-def _processes() -> int:
-    distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
-    return torch.distributed.get_world_size() if distributed else 1
 
 
 def follow(
@@ -160,7 +157,7 @@ def follow(
 def started(
     model: nn.Module, optimizer: Optimizer, elbo: ELBO, *, total_steps: int | None = None, callbacks: Iterable[Any] = ()
 ) -> Following:
-    """`follow` for a trainer that says by itself when a step begins and when its gradients are there."""
+    """`follow` for a trainer that calls `begin` and `gradients_ready` itself."""
     checks.module("model", model)
     checks.instance("optimizer", optimizer, Optimizer, "a torch optimizer")
     checks.instance("elbo", elbo, ELBO, "lb.ELBO(...)")

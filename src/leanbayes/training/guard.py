@@ -1,4 +1,4 @@
-"""Keeping bad data out of a model: checks of batches and gradients, and undoing a step that failed."""
+"""Checks of batches, gradients and parameters, and the undoing of a training step that failed."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from .elbo import ELBO
 
 
 class BatchError(DataError, TrainingError):
-    """A batch has values that cannot be trained on; the model has not seen it."""
+    """A batch has values that cannot be trained on; the model has not been changed."""
 
 
 def check_inputs(inputs: Any, what: str = "") -> None:
-    """Refuse inputs that are not finite, wherever they are; masks of attention may be infinite.
+    """Refuse inputs that are not finite; attention masks may be infinite.
 
     >>> check_inputs(torch.tensor([[1.0], [torch.nan]]))
     Traceback (most recent call last):
@@ -40,21 +40,21 @@ def check_inputs(inputs: Any, what: str = "") -> None:
 
 
 def finite(tensors: Iterable[Tensor]) -> bool:
-    """Whether all numbers of all tensors are finite: one norm of everything, a closer look where that overflows.
+    """Whether all numbers of all tensors are finite.
 
     >>> finite([torch.ones(3), torch.tensor([1e30])]), finite([torch.tensor([torch.inf])])
     (True, False)
     """
     found = [t._values() if t.is_sparse else t for t in tensors]
-    for kind in {type(t): None for t in found}:  # tensors in parts and whole ones do not mix
-        same = [t for t in found if type(t) is kind]
-        if not bool(torch.isfinite(torch.nn.utils.get_total_norm(same))):
+    for kind in {type(t): None for t in found}:  # one norm cannot take sharded tensors and others together
+        norm = torch.nn.utils.get_total_norm([t for t in found if type(t) is kind])
+        if not bool(torch.isfinite(norm)):  # it may have overflowed
             return all(bool(torch.isfinite(t).all()) for t in found)
     return True
 
 
 def check_gradients(trained: Mapping[str, Tensor], where: str, hint: str) -> None:
-    """Refuse gradients that are not finite, before a step is taken with them."""
+    """Refuse gradients that are not finite."""
     found = {name: p.grad for name, p in trained.items() if p.grad is not None}
     if not finite(found.values()):
         bad = next(name for name, gradient in found.items() if not finite([gradient]))
@@ -74,7 +74,7 @@ def check_parameters(trained: Mapping[str, Tensor], where: str, hint: str) -> No
 
 
 def batch_at_fault(model: nn.Module, batch: Any, inputs: Any, targets: Any, error: Exception) -> str | None:
-    """Why a model failed on a batch, or None where that is not known."""
+    """Why a model failed on a batch, or None if that is not known."""
     if (why := dtype_at_fault(model, inputs, error)) is not None:
         return why
     if isinstance(batch, Mapping) and targets is None:
@@ -91,7 +91,7 @@ def batch_at_fault(model: nn.Module, batch: Any, inputs: Any, targets: Any, erro
 
 
 def dtype_at_fault(model: nn.Module, inputs: Any, error: Exception) -> str | None:
-    """Why a model failed on inputs, if it was their dtype; None otherwise.
+    """Why a model failed on inputs if it was because of their dtype, else None.
 
     >>> inputs = torch.ones(1, 2, dtype=torch.float64)
     >>> try:
@@ -117,7 +117,7 @@ def dtype_at_fault(model: nn.Module, inputs: Any, error: Exception) -> str | Non
 
 @contextlib.contextmanager
 def dtypes_explained(model: nn.Module, inputs: Any) -> Iterator[None]:
-    """Run a block that calls a model, with a DataError where it fails because of the dtype of the inputs."""
+    """Run a block that calls a model, and turn an error about the dtype of the inputs into a DataError."""
     try:
         yield
     except RuntimeError as error:
@@ -127,10 +127,10 @@ def dtypes_explained(model: nn.Module, inputs: Any) -> Iterator[None]:
 
 
 class Undo:
-    """Gives a model its buffers back, and the ELBO its step, as they were when a training step began.
+    """Restores the buffers of a model and the step of the ELBO as they were when a training step began.
 
-    Parameters change in the optimiser's step alone, which comes last. Only buffers that have changed since the last
-    step are copied; running statistics always are, since torch changes them without counting it.
+    Parameters change only in the optimiser's step, which comes last. Only buffers that have changed since the last step
+    are copied, and running statistics always, since torch changes them without counting a version.
     """
 
     def __init__(self, model: nn.Module, elbo: ELBO) -> None:

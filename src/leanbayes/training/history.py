@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from .trackers import Tracker, Trackers
 
 @dataclass
 class History:
-    """What `fit` returns: a row of plain numbers an epoch.
+    """The result of `fit`: a row of plain numbers an epoch.
 
     stopped: why training ended before its last epoch, or None.
     tuning: what `tune_noise_` tried and chose at the end, or None.
@@ -34,7 +33,7 @@ class History:
     tuning: Tuning | None = None
 
     def __getitem__(self, name: str) -> list[Any]:
-        """One number over the epochs."""
+        """The values of a number over the epochs."""
         if self.rows and not any(name in row for row in self.rows):
             raise KeyError(f"expected one of {', '.join(self.rows[-1])}, received {checks.short(name)}")
         return [row.get(name) for row in self.rows]
@@ -56,19 +55,13 @@ class History:
         return {"rows": self.rows, "stopped": self.stopped, **tuning}
 
 
-def plain(row: dict[str, Any]) -> dict[str, Any]:
-    """The row with None where a number is not finite, since JSON has no other word for it."""
-    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
-
-
 class Journal:
     """Writes rows to a JSONL file and gives them to trackers as they come.
 
-    The file holds the rows of one run. It is written anew from the rows known at the start, so that a run which
-    continues from a checkpoint neither repeats nor loses any. Where it cannot be written a warning says so, once, and
-    training goes on; the next row tries to write all of them.
+    The file holds the rows of one run and is written anew from those known at the start, so that a resumed run neither
+    repeats nor loses any. If it cannot be written there is one warning, and the next row tries to write all of them.
 
-    rows: those of the run, which its owner adds to before `append`.
+    rows: those of the run; the caller adds to them before `append`.
     """
 
     def __init__(self, log: str | Path | None, trackers: list[Tracker], rows: list[dict[str, Any]]) -> None:

@@ -1,4 +1,4 @@
-"""What a training run is given, one step of it, and the sums behind the row of an epoch."""
+"""The arguments of a training run, the module of a training step, and the sums behind the row of an epoch."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from .trackers import Tracker
 class Job:
     """The arguments of `fit`, checked.
 
-    of_methods: callbacks that the model needs, which may wait for other processes. own: those of the user.
-    noise_factors: what noise was multiplied by before the first step.
+    of_methods: callbacks that the methods of the model need. own: callbacks of the user.
+    noise_factors: factors that noise was multiplied by before the first step.
     """
 
     model: nn.Module
@@ -54,7 +54,7 @@ class Job:
 
 
 class Step(nn.Module):
-    """Forward pass and loss as one module: DDP then sees every parameter, also those that only the KL reaches."""
+    """Forward pass and loss as one module, so that DDP sees also the parameters that only the KL uses."""
 
     def __init__(self, model: nn.Module, elbo: ELBO) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class Step(nn.Module):
 
 @dataclass
 class Sums:
-    """The running sums behind the row of an epoch; checkpoints hold them, so that a resumed epoch has one row."""
+    """The running sums behind the row of an epoch; checkpoints hold them."""
 
     data: int = 0
     loss: float = 0.0
@@ -91,7 +91,7 @@ class Sums:
         self.has_unscaled, self.has_latents = (isinstance(t, Tensor) for t in (terms.unscaled, terms.latent_kl))
 
     def terms(self) -> dict[str, float]:
-        """The terms of the loss besides nll and kl, where there are any."""
+        """The terms of the loss besides nll and kl that the model has."""
         row = {"unscaled": self.unscaled} if self.has_unscaled else {}
         if self.has_latents:
             row |= {"latent_kl": self.latent_kl / self.data, "latent_weight": self.latent_weight}

@@ -1,4 +1,4 @@
-"""One run on one checkpoint: a lock file beside it, held through the operating system, names the owner."""
+"""A lock file beside a checkpoint, held through the operating system, so that one run at a time writes it."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _guard = threading.Lock()
 
 @contextlib.contextmanager
 def held(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Run a block as the only writer of a file; a TrainingError names the other one, if there is one.
+    """Run a block as the only writer of a file; if another process writes it, a TrainingError names the process.
 
-    The lock belongs to the process, not to the file beside it: it ends with the process however that ends, so a file
-    that a killed run left is taken over at once, whoever has its process number now. Network file systems that lock for
-    all hosts do so here too. Where the file was left by a run on another host, a warning says so, since not all do.
+    The operating system releases the lock when the process ends, however it ends, so a file left by a killed run is
+    taken over at once. Most network file systems lock for all hosts. Not all do, so there is a warning if the file was
+    left by a run on another host.
 
     >>> import tempfile
     >>> with tempfile.TemporaryDirectory() as folder, held(folder + "/run.ckpt"):
@@ -48,7 +48,7 @@ def held(path: str | os.PathLike[str]) -> Iterator[None]:
         with _guard:
             _mine.discard(key)
             with contextlib.suppress(OSError):
-                file.unlink()  # while it is locked: whoever opened it in the meantime looks again
+                file.unlink()  # while it is locked: a process that opened it meanwhile looks again (`_same`)
             handle.close()
 
 
@@ -88,7 +88,7 @@ def _open(path: Any, file: Path) -> BinaryIO:
             )
         handle.truncate(0)
         here = {"pid": os.getpid(), "host": socket.gethostname(), "since": time.strftime("%Y-%m-%d %H:%M:%S")}
-        with contextlib.suppress(OSError):  # a full disk: the lock holds, the message to others is poorer
+        with contextlib.suppress(OSError):  # on a full disk the lock still holds
             handle.write(json.dumps(here).encode())
             handle.flush()
         return handle
@@ -103,11 +103,10 @@ def _same(handle: BinaryIO, file: Path) -> bool:
 
 
 def _who(content: bytes) -> tuple[str, str]:
-    """The host and the description of the owner that a lock file names; empty where it names none."""
+    """The host and the description of the owner in a lock file; empty if it has none."""
     try:
         found = json.loads(content)
-        text = f"process {int(found['pid'])} on host {found['host']!r} since {found['since']}"
-        return str(found["host"]), text
+        return str(found["host"]), f"process {int(found['pid'])} on host {found['host']!r} since {found['since']}"
     except (ValueError, TypeError, KeyError):
         return "", ""
 

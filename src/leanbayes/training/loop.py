@@ -23,7 +23,7 @@ from ..sampling import mix
 from . import data, diagnose, guard, processes, rng, scales, settings, snapshot
 from .callbacks import State, notify
 from .elbo import Terms, averaged
-from .history import History, Journal, plain
+from .history import History, Journal
 from .job import Job, Step, Sums
 from .progress import Bar
 from .unused import Unused
@@ -58,13 +58,14 @@ class Run:
             )
         self.epoch_steps = math.ceil(len(self.feed) / job.accumulate)
         self.state = State(job.model, job.optimizer, total_steps=job.epochs * self.epoch_steps or None)
-        self._look()
+        self._find_trained()
         self.finite_at_start = guard.finite(self.trained.values())
         self.fixed = self.free = {}
         if job.checkpoint is not None:  # as they are before anything moves
             self.fixed, self.free = settings.must_match(self), settings.may_differ(self)
 
-    def _look(self) -> None:  # for the parameters that the optimiser steps, as they are now
+    def _find_trained(self) -> None:
+        """Set the parameters that the optimiser steps, which `fabric.setup` may replace."""
         job = self.job
         stepped = {id(p) for group in job.optimizer.param_groups for p in group["params"]}
         named = (*job.model.named_parameters(), *job.elbo.named_parameters())
@@ -73,26 +74,23 @@ class Run:
 
     def train(self) -> History:
         """Train from the start, or from the checkpoint; returns the history."""
-        with snapshot.exclusive(self):
-            return self._train()
-
-    def _train(self) -> History:
         job, fabric = self.job, self.fabric
-        stored = snapshot.find(self)
-        self._notify("fit_start")
-        with rng.preserved(fabric.device), kept_modes(job.model):
-            if not job.model.training:  # otherwise modules that were frozen in eval mode stay so
-                job.model.train()
-            watch = scales.Watch(job.model, job.optimizer)
-            self.module, self.optimizer = fabric.setup(Step(job.model, job.elbo), job.optimizer)
-            job.parameters.adopt(job.optimizer)
-            try:
-                self._look()
-                self._epochs(stored)
-            finally:
-                job.parameters.end()
-            if stored is None and fabric.is_global_zero:  # a run that is continued has not seen the start
-                watch.warn(self.state.step)
+        with snapshot.exclusive(self):
+            stored = snapshot.find(self)
+            self._notify("fit_start")
+            with rng.preserved(fabric.device), kept_modes(job.model):
+                if not job.model.training:  # otherwise modules that were frozen in eval mode stay so
+                    job.model.train()
+                watch = scales.Watch(job.model, job.optimizer)
+                self.module, self.optimizer = fabric.setup(Step(job.model, job.elbo), job.optimizer)
+                job.parameters.adopt(job.optimizer)
+                try:
+                    self._find_trained()
+                    self._epochs(stored)
+                finally:
+                    job.parameters.end()
+                if stored is None and fabric.is_global_zero:  # a resumed run does not know where the scales began
+                    watch.warn(self.state.step)
         self.history.stopped = self.state.stop
         return self.history
 
@@ -105,7 +103,7 @@ class Run:
         first = fabric.is_global_zero
         for path in (job.checkpoint, job.log):
             if first and path is not None:
-                files.remove_leftovers(path)  # of runs that were killed while they wrote
+                files.remove_leftovers(path)  # of runs that were killed while writing
         if stored is None:
             start_noise(self)
             snapshot.begin(self)
@@ -143,12 +141,12 @@ class Run:
         self._notify("epoch_end")
         if job.scheduler is not None and job.scheduler_every == "epoch":
             self._schedule(state.row)
-        self.history.rows.append(plain(state.row))
+        self.history.rows.append(files.plain(state.row))
         state.epoch, state.row, self.batch, self.sums = state.epoch + 1, None, 0, Sums()
         snapshot.save(self)
 
     def _groups(self, feed: Iterator[Any]) -> Iterator[list[Any]]:
-        """The batches whose gradients make one step; at the end of an epoch there may be fewer."""
+        """Lists of the batches that make one step; the last of an epoch may be shorter."""
         group: list[Any] = []
         while (batch := self._next(feed)) is not None:
             group.append(batch)
@@ -196,10 +194,10 @@ class Run:
         return numbers
 
     def _gradients(self, group: list[Any]) -> tuple[Terms, list[float], int]:
-        """Compute the gradients of a group of batches, clipped and finite; of the model only buffers change.
+        """Compute the gradients of a group of batches, clipped and checked to be finite.
 
-        A batch counts by its data: the sum is the gradient of all in one batch, in which the KL counts once. Returns
-        the terms of the ELBO, the same as numbers averaged over processes, and the number of data.
+        Batches count by their data, so that the result is the gradient of all of them in one batch, with one KL.
+        Returns the terms of the ELBO, the same as numbers averaged over processes, and the number of data.
         """
         fabric, job, state = self.fabric, self.job, self.state
         parts = [batches.split(batch) for batch in group]
@@ -232,7 +230,7 @@ class Run:
         return terms, numbers, sum(sizes)
 
     def _backward(self, batch: Any, share: float) -> tuple[Terms, list[float]]:
-        """Add the gradients of a batch, times its share of the data; returns the terms of its loss, detached."""
+        """Add the gradients of a batch, times its share of the data; returns the detached terms and their numbers."""
         fabric, job = self.fabric, self.job
         inputs, targets = self._placed(batches.split(batch))
         before = rng.capture_torch(fabric.device)
@@ -247,8 +245,7 @@ class Run:
 
         terms = processes.together(self.fabric, loss)
         fabric.backward(terms.loss if share == 1 else terms.loss * share)
-        # Averaged over processes, so that a NaN on one of them stops all instead of leaving the others waiting; and
-        # read only now, since it waits for the device.
+        # Averaged over processes, so that a NaN on one of them stops all; read only now, since it waits for the device.
         losses: Any = fabric.all_reduce(terms.numbers(), reduce_op="mean")
         numbers: list[float] = losses.tolist()
         if not all(map(math.isfinite, numbers)):
@@ -260,7 +257,7 @@ class Run:
         return tuple(batches.to(each, self.fabric.device) for each in part)
 
     def _check_parameters(self) -> None:
-        """Refuse to continue, or to write a checkpoint, once a step has overflowed."""
+        """Refuse to go on, or to write a checkpoint, with parameters that are not finite."""
         if self.finite_at_start:
             guard.check_parameters(self.trained, self._where(), self._resume_hint())
 
@@ -305,24 +302,17 @@ class Run:
     def validate(
         self, data: Iterable[Any], samples: int, reduce: Callable[[Callable[[], Tensor]], Tensor] = lambda sums: sums()
     ) -> dict[str, float]:
-        """The numbers of validation data, from so many draws of the weights."""
-        return validate(
-            self.job.model,
-            self.job.elbo.likelihood,
-            data,
-            forward=self._forward,
-            device=self.fabric.device,
-            seed=self.job.seed,
-            samples=samples,
-            reduce=reduce,
-        )
+        """The row of metrics of validation data, from ``samples`` draws of the weights."""
+        job = self.job
+        options: Any = {"forward": self._forward, "device": self.fabric.device, "seed": job.seed}
+        return validate(job.model, job.elbo.likelihood, data, samples=samples, reduce=reduce, **options)
 
     def _forward(self, inputs: Any, targets: Any = None) -> Any:
-        """A forward pass past DDP, whose synchronisation would wait for processes that have fewer batches."""
+        """A forward pass without DDP, whose synchronisation would wait for processes that have fewer batches."""
         return processes.in_precision(self.fabric, self.job.model, inputs, targets)
 
     def _notify(self, hook: str) -> None:
-        """Call a hook of all callbacks; where one of the user's fails on one process, all processes raise."""
+        """Call a hook of all callbacks; if one of the user's fails on one process, all processes raise."""
         notify(self.job.of_methods, hook, self.state)
         processes.together(self.fabric, partial(notify, self.job.own, hook, self.state))
 

@@ -1,7 +1,7 @@
 """Natural-gradient SGD with an online low-rank estimate of the Fisher matrix (Povey, Zhang and Khudanpur, 2015).
 
-The functions below keep the estimate of one dimension of a matrix of gradients; the optimiser at the end holds two of
-them for every matrix-shaped parameter.
+The functions keep the estimate of one dimension of a matrix of gradients; the optimiser has two for every matrix-shaped
+parameter.
 """
 
 from __future__ import annotations
@@ -174,26 +174,15 @@ class NaturalGradientSGD(Optimizer):
         natural = x
         for side in ("rows", "columns"):
             x, natural = x.T, natural.T  # first the rows' turn, then back again
-            if x.shape[1] == 1:
+            if (d := x.shape[1]) == 1:
                 continue
-            fisher = _load(state, side) if taken else start(x, _rank(x.shape[1], group["rank"]))
+            keys = [f"{side}_{field}" for field in Fisher._fields]  # tensors under plain names suit any state_dict
+            rank = min((d + 1) // 2, 80) if group["rank"] is None else min(group["rank"], d - 1)
+            fisher = Fisher(*map(state.__getitem__, keys)) if taken else start(x, rank)
             natural = precondition(fisher, natural, group["alpha"])
             if learns:
-                _store(state, side, update(fisher, x, group["eta"]))
+                state.update(zip(keys, update(fisher, x, group["eta"]), strict=True))
         return natural * (norm / natural.norm().clamp(min=_TINY))
-
-
-def _rank(d: int, given: int | None) -> int:
-    return min((d + 1) // 2, 80) if given is None else min(given, d - 1)
-
-
-def _load(state: dict[str, Any], side: str) -> Fisher:
-    return Fisher(*(state[f"{side}_{field}"] for field in Fisher._fields))
-
-
-def _store(state: dict[str, Any], side: str, fisher: Fisher) -> None:
-    # tensors under plain names: a state_dict of them can be written, moved and read like that of any optimiser
-    state.update({f"{side}_{field}": value for field, value in fisher._asdict().items()})
 
 
 def _check(options: dict[str, Any]) -> None:

@@ -1,4 +1,4 @@
-"""`tune_noise_`: how much noise the weights of a trained model should have, by the likelihood of held-out data."""
+"""`tune_noise_`: choose the amount of noise in the weights of a trained model by the likelihood of held-out data."""
 
 from __future__ import annotations
 
@@ -24,9 +24,10 @@ from .validate import drawn, unread
 
 SAMPLES = 8
 SHARE = 0.05
-"""The variance that noise may add to the outputs of a regression before training, relative to the squared residuals."""
+"""The most variance that noise may add to the outputs of a regression before training, as a share of the squared
+residuals."""
 BATCHES, ROUNDS = 16, 3
-"""How many batches of held-out data say what noise adds before training, and how often they are asked."""
+"""Batches of held-out data that measure this variance, and how often it is measured."""
 
 
 def tune_noise_(
@@ -41,21 +42,20 @@ def tune_noise_(
 ) -> Tuning:
     """Choose how much noise a trained model has, in place, by the likelihood of held-out data.
 
-    Tries factors on the spread of all that is random in the model, 2, 4, 8 and 16 or 1/2 to 1/16, upwards or downwards
-    while the NLL of ``val`` falls, and takes the one nearest to 1 that is within one standard error of the best (of the
-    difference, datum by datum), so that few data do not change much. The spread is the sigma of
-    Gaussian weights (the square root of alpha), the distance of the components of `Patch` and of the plain members of
-    an `Ensemble` from their mean, and sqrt(rate / (1 - rate)) of dropout. Means stay as they are, and a weight without
-    a mean its variance. Where a regression learns its noise of targets, which training data alone make too low, that is
-    tuned for every factor too, and of a plain network as well.
+    Tries factors on the spread of all random parts of the model (2, 4, 8, 16 or 1/2 to 1/16), up or down while
+    the NLL of ``val`` falls, and takes the factor nearest to 1 that is within one standard error of the best (of the
+    paired differences), so that few data change little. The spread is the sigma of Gaussian weights (the square root of
+    alpha), the distance of the components of `Patch` and of the plain members of an `Ensemble` from their mean, and
+    sqrt(rate / (1 - rate)) of dropout. Means stay the same. If a regression learns the noise of its targets, which
+    training data alone make too low, that is tuned for every factor too, also for a plain network.
 
-    `fit` does this when it ends, if it has held-out data. What is chosen is in parameters, in the methods of layers and
-    in the task that the model remembers, so that `save` and `extract` keep it.
+    `fit` calls this at its end if it has held-out data. The result is in the parameters, the methods of layers and the
+    stored task, so that `save` and `extract` keep it.
 
-    val: inputs and targets that training has not seen, as in `fit`. What the model then says of them is a little too
-        good: test on others.
-    train: data for BatchNorm's statistics, which are collected anew for every factor; ``val`` if none are given.
-    task: what the outputs mean; None for what the model remembers. samples: networks drawn for a prediction.
+    val: inputs and targets that were not trained on, as in `fit`. Metrics on them are slightly too good afterwards.
+    train: data for BatchNorm's statistics, which are collected anew for every factor; ``val`` by default.
+    task: the meaning of the outputs; None for the task that the model was fitted for. samples: networks drawn for a
+        prediction.
 
     >>> import leanbayes as lb
     >>> _ = torch.manual_seed(0)
@@ -71,37 +71,37 @@ def tune_noise_(
     samples, seed = checks.samples(samples), checks.seed(seed)
     batch_size = checks.whole_number("batch_size", batch_size)
     known = record.ensure(model)
-    meaning = known.likelihood if task is None else task
-    if meaning is None:
+    given = known.likelihood if task is None else task
+    if given is None:
         raise ConfigError("task: the model has not been fitted, so what its outputs mean is not known; pass task=...")
-    meant = as_likelihood(meaning)
+    likelihood = as_likelihood(given)
     val = accept(val, model, name="val")
     train = val if train is None else accept(train, model, name="train")
     feed = feeds.feed(val, batch_size=batch_size, seed=seed, training=False)
-    if not tunable(model, meant):
+    if not tunable(model, likelihood):
         raise ConfigError(
             "model: expected noise to tune, received a network without: convert it with lb.bayesianize_ first; weights "
             "without a mean, as of Variance(parameterisation='zero'), and lb.DropConnect have none that could be scaled"
         )
-    found = tuned_(model, meant, feed, train, forward=partial(batches.call, model), samples=samples, seed=seed)
-    known.likelihood, known.conformal = meant.to_dict(), None
+    found = tuned_(model, likelihood, feed, train, forward=partial(batches.call, model), samples=samples, seed=seed)
+    known.likelihood, known.conformal = likelihood.to_dict(), None
     return found
 
 
 def scalable(model: nn.Module) -> bool:
-    """Whether a model has noise that `scale_noise_` can multiply."""
+    """Whether a model has noise that `scale_noise_` can change."""
     undo = scaled(model, 1.0)
     put_back(undo)
     return bool(undo)
 
 
-def tunable(model: nn.Module, meant: Likelihood) -> bool:
-    """Whether there is anything that `tune_noise_` could choose."""
-    return scalable(model) or learns_noise(meant)
+def tunable(model: nn.Module, likelihood: Likelihood) -> bool:
+    """Whether `tune_noise_` can change anything in a model."""
+    return scalable(model) or learns_noise(likelihood)
 
 
 def scale_noise_(model: nn.Module, factor: float) -> None:
-    """Multiply the spread of all that is random in a model, in place; means stay as they are.
+    """Multiply the spread of all random parts of a model, in place; means stay the same.
 
     >>> import leanbayes as lb
     >>> model = nn.Sequential(nn.Linear(4, 2))
@@ -115,7 +115,7 @@ def scale_noise_(model: nn.Module, factor: float) -> None:
 
 def tuned_(
     model: nn.Module,
-    meant: Likelihood,
+    likelihood: Likelihood,
     val: feeds.Feed,
     train: Any,
     *,
@@ -125,14 +125,14 @@ def tuned_(
     recalibrate: bool = True,
     final: int = STATISTICS,
 ) -> Tuning:
-    """`tune_noise_` behind its checks; ``final`` is how many data the statistics are collected from at the end."""
+    """`tune_noise_` without its checks; ``final`` is the number of data for the statistics at the end."""
 
     def collect(data: int) -> None:
-        members = max([site.cycle() or 1 for site in sampling.sites(model).values()], default=1)  # each has statistics
+        members = max([site.cycle() or 1 for site in sampling.sites(model).values()], default=1)  # each has its own
         if recalibrate and can_recalibrate(model):
             recalibrate_(model, train, data=-(-data // members), passes=members, seed=seed)
 
-    tried = Trials(model, meant, partial(_passes, model, val, forward, samples, seed), collect)
+    tried = Trials(model, likelihood, partial(_passes, model, val, forward, samples, seed), collect)
     tried.at(1.0)
     if scalable(model):
         for step in (STEP, 1 / STEP):
@@ -142,39 +142,38 @@ def tuned_(
     if best.factor != 1.0:
         scale_noise_(model, best.factor)
         collect(final)
-    if best.std is not None and isinstance(meant, Regression):
-        meant.start_at(torch.tensor(best.std))
+    if best.std is not None and isinstance(likelihood, Regression):
+        likelihood.start_at(torch.tensor(best.std))
     return Tuning(best.factor, best.std, tuple(tried.found))
 
 
 @dataclass
 class Limits:
-    """The factors that the noise of a model was multiplied by, one after another, and what puts it back."""
+    """The factors that the noise of a model was multiplied by, and functions that undo it."""
 
     factors: list[float] = field(default_factory=list)
     undo: list[Callable[[], None]] = field(default_factory=list)
 
     def apply_(self, model: nn.Module, *factors: float) -> Limits:
-        """Multiply the noise of a model by further factors."""
+        """Multiply the noise of a model by factors."""
         for factor in factors:
             self.factors.append(factor)
             self.undo += scaled(model, factor)
         return self
 
 
-def limited_(model: nn.Module, meant: Likelihood, val: feeds.Feed, *, seed: int) -> Limits:
+def limited_(model: nn.Module, likelihood: Likelihood, val: feeds.Feed, *, seed: int) -> Limits:
     """Halve the noise of a regression until it is small beside the residuals of ``val``.
 
-    Noise that is large beside the residuals of a trained network makes training undo what the network has learned: it
-    then learns to be robust against noise, at the expense of its means, and nothing that is chosen afterwards mends
-    those. Where a network has not been trained its residuals are large, and nothing changes.
+    In training, noise that is large beside the residuals makes a trained network unlearn its means, which tuning
+    afterwards cannot mend. A network that was not trained has large residuals, so nothing changes.
     """
     limits = Limits()
-    if not isinstance(meant, Regression) or not scalable(model):
+    if not isinstance(likelihood, Regression) or not scalable(model):
         return limits
     try:
         for _ in range(ROUNDS):
-            spread, residual = _noise_and_residual(model, meant, val, seed)
+            spread, residual = _noise_and_residual(model, likelihood, val, seed)
             if not spread > SHARE * residual > 0:
                 break
             limits.apply_(model, 0.5 ** max(1, math.ceil(0.5 * math.log2(spread / (SHARE * residual)))))
@@ -184,19 +183,19 @@ def limited_(model: nn.Module, meant: Likelihood, val: feeds.Feed, *, seed: int)
     return limits
 
 
-def _noise_and_residual(model: nn.Module, meant: Regression, val: feeds.Feed, seed: int) -> tuple[float, float]:
-    """The mean variance of the outputs over draws, and the mean square of what their mean misses; of a few batches."""
+def _noise_and_residual(model: nn.Module, likelihood: Regression, val: feeds.Feed, seed: int) -> tuple[float, float]:
+    """The mean variance of the outputs over draws, and the mean squared error of their mean, on a few batches."""
     spread, residual, count = 0.0, 0.0, 0
     every = _passes(model, val, partial(batches.call, model), SAMPLES, seed)
     with torch.no_grad():
         for passes in itertools.islice(every, BATCHES):
-            said = list(passes)
-            outputs = [batches.output_tensor(result) for result, _ in said]
-            each = torch.stack([meant.mean_and_noise(output)[0].double() for output in outputs])
+            results = list(passes)
+            outputs = [batches.output_tensor(result) for result, _ in results]
+            each = torch.stack([likelihood.mean_and_noise(output)[0].double() for output in outputs])
             variance = each.var(0)
-            error = (each.mean(0) - meant.align(outputs[0], batches.targets_of(*said[0]))).square()
+            error = (each.mean(0) - likelihood.align(outputs[0], batches.targets_of(*results[0]))).square()
             spread += float(variance.sum())
-            residual += float((error - variance / len(each)).sum())  # less what the mean of a few draws still varies
+            residual += float((error - variance / len(each)).sum())  # without the variance of the mean of a few draws
             count += error.numel()
     return spread / max(count, 1), max(residual, 0.01 * spread) / max(count, 1)
 
@@ -204,8 +203,8 @@ def _noise_and_residual(model: nn.Module, meant: Regression, val: feeds.Feed, se
 def _passes(
     model: nn.Module, val: feeds.Feed, forward: Callable[[Any], Any], samples: int, seed: int
 ) -> Iterator[Iterator[tuple[Any, Any]]]:
-    """What each of some networks says of every batch, which are the same at every call; see `drawn`."""
+    """The passes of `drawn` over held-out data, the same at every call."""
     device = next((p.device for p in model.parameters()), torch.device("cpu"))
     with unread(val, device):
-        rng.seed_all(sampling.mix(seed, 0))  # a loader of the user's may draw from any of them
+        rng.seed_all(sampling.mix(seed, 0))  # the user's loader may draw from any generator
         yield from drawn(model, val.epoch(0), forward, device, seed, samples)

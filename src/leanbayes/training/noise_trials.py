@@ -1,4 +1,4 @@
-"""Amounts of noise, tried one after the other on held-out data; each leaves the model as it was."""
+"""Trying factors on the amount of noise of a model, by the likelihood of held-out data."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from .. import batches
 from ..errors import DataError
+from ..files import plain
 from ..layers.contract import BayesianLayer
 from ..likelihoods import Likelihood, Regression
 from ..posteriors.base import Posterior
@@ -19,21 +20,21 @@ from ..report.table import as_text, table
 from .recalibrate import kept_statistics
 
 STEP, MOST = 2.0, 4
-"""Factors are tried by steps of this size, so many in each direction."""
+"""Factors are tried in steps of this size, up to so many in each direction."""
 MARGIN = 0.005
-"""Differences of the NLL not worth a change: data that are all classified well prefer no noise by so little."""
+"""The least gain in NLL that justifies a change: data that are all classified well slightly prefer no noise."""
 STATISTICS = 2_000
-"""How many data BatchNorm's statistics are collected from for each factor that is tried."""
+"""Number of data for BatchNorm's statistics, which are collected anew for each factor."""
 _STDS = torch.logspace(-1, 1, 101, dtype=torch.float64)  # relative to the learned noise of a regression
 
 
 @dataclass(frozen=True)
 class Tried:
-    """One amount of noise: a factor on what there was, and what the model said of the held-out data with it.
+    """The result of one factor on the noise of a model.
 
-    std: the noise of the targets, of a regression that learns it, at its best for this factor; None otherwise.
-    nll: the mean negative log-likelihood of a datum. gain: by how much it is below that of the model as it was, and
-    error the standard error of that, datum by datum.
+    std: the best noise of the targets for this factor, of a regression that learns it; None otherwise.
+    nll: the mean negative log-likelihood of the held-out data. gain: how far it is below that of the model before, with
+    its standard error.
     """
 
     factor: float
@@ -45,7 +46,7 @@ class Tried:
 
 @dataclass(frozen=True)
 class Tuning:
-    """What `tune_noise_` chose, and all that it tried, the model as it was first. Printing it gives the table."""
+    """What `tune_noise_` chose, and everything it tried, first the model as it was. Printing gives a table."""
 
     factor: float
     std: float | None
@@ -53,19 +54,15 @@ class Tuning:
 
     @property
     def chosen(self) -> Tried:
-        """What was chosen of what was tried."""
-        return next(one for one in self.tried if (one.factor, one.std) == (self.factor, self.std))
+        """The result that was chosen."""
+        return next(t for t in self.tried if (t.factor, t.std) == (self.factor, self.std))
 
     def to_dict(self) -> dict[str, Any]:
-        """The JSON form; None where a number is not finite."""
-        found = asdict(self)
-        found["tried"] = [
-            {k: v if v is None or math.isfinite(v) else None for k, v in t.items()} for t in found["tried"]
-        ]
-        return found
+        """The JSON form; None in place of numbers that are not finite."""
+        return plain(asdict(self))  # type: ignore[no-any-return]
 
     def summary(self) -> str:
-        """One line for the progress of a training."""
+        """One line of text."""
         std = "" if self.std is None else f", noise of the targets {self.std:.4g}"
         return f"noise x {self.factor:g}{std}: val_nll {self.tried[0].nll:.4g} -> {self.chosen.nll:.4g}"
 
@@ -73,36 +70,35 @@ class Tuning:
         header = ["noise", "noise of targets", "val NLL", "better by", ""]
         rows = [
             [
-                f"x {one.factor:g}",
-                "-" if one.std is None else f"{one.std:.4g}",
-                f"{one.nll:.4f}",
-                f"{one.gain:+.4f} ± {one.error:.4f}",
-                "chosen" if one is self.chosen else "",
+                f"x {t.factor:g}",
+                "-" if t.std is None else f"{t.std:.4g}",
+                f"{t.nll:.4f}",
+                f"{t.gain:+.4f} ± {t.error:.4f}",
+                "chosen" if t is self.chosen else "",
             ]
-            for one in self.tried
+            for t in self.tried
         ]
         return as_text(table(header, rows))
 
 
 class Trials:
-    """What was tried so far, the model as it was first; each leaves the model as it was."""
+    """Tries factors one after the other, first 1; each trial leaves the model as it was."""
 
     def __init__(
         self,
         model: nn.Module,
-        meant: Likelihood,
+        likelihood: Likelihood,
         passes: Callable[[], Iterator[Iterator[tuple[Any, Any]]]],
         collect: Callable[[int], None],
     ) -> None:
-        self.model, self.meant, self.passes, self.collect = model, meant, passes, collect
+        self.model, self.likelihood, self.passes, self.collect = model, likelihood, passes, collect
         self.found: list[Tried] = []
         self.values: list[Tensor] = []
 
     def best(self) -> Tried:
-        """The factor nearest to what there was that is within one standard error, or `MARGIN`, of the best.
+        """The factor nearest to 1 whose NLL is within one standard error, or `MARGIN`, of the best.
 
-        What there was is one of them, so that it stays unless another is better beyond noise. The noise of targets is
-        always that of the held-out data: the one from data that the network was fitted to is known to be too low.
+        The noise of targets is always that of the held-out data, since that of the training data is too low.
         """
         best = min(range(self.present, len(self.found)), key=lambda i: self.found[i].nll)
         way = [i for i in range(self.present, len(self.found)) if self._is_on_the_way(i, best)]
@@ -113,17 +109,17 @@ class Trials:
         return self.found[best]
 
     def _is_on_the_way(self, i: int, to: int) -> bool:
-        """Whether a factor lies between 1 and another."""
+        """Whether a factor lies between 1 and the factor number ``to``."""
         at, end = (math.log(self.found[number].factor) for number in (i, to))
         return at * end >= 0 and abs(at) <= abs(end)
 
     @property
     def present(self) -> int:
-        """Which of what was tried has the factor that there was, with the noise of targets at its best."""
+        """The number of the result for factor 1, with the best noise of targets."""
         return max(i for i, one in enumerate(self.found) if one.factor == 1.0)
 
     def climb(self, step: float) -> bool:
-        """Go on by a step while that is better than the one before; whether the first was."""
+        """Try further factors while the NLL falls; returns whether the first one was better."""
         before = self.found[self.present]
         for power in range(1, MOST + 1):
             now = self.at(step**power)
@@ -133,7 +129,7 @@ class Trials:
         return True
 
     def at(self, factor: float) -> Tried:
-        """Try one factor, the noise of the targets at its best, and remember it."""
+        """Try one factor, with the best noise of the targets, and record the result."""
         undo = [] if factor == 1.0 else scaled(self.model, factor)
         try:
             with kept_statistics(self.model):
@@ -142,7 +138,7 @@ class Trials:
                 outputs = self._log_probs()
         finally:
             put_back(undo)
-        now = self.meant.std if isinstance(self.meant, Regression) and learns_noise(self.meant) else None
+        now = self.likelihood.std if isinstance(self.likelihood, Regression) and learns_noise(self.likelihood) else None
         if now is None or not self.found:
             self._add(factor, now, outputs(None))
         if now is not None:
@@ -153,11 +149,11 @@ class Trials:
 
     def _add(self, factor: float, std: float | None, values: Tensor) -> None:
         self.values.append(values)
-        nll = -float(values.mean())  # so much noise may overflow
+        nll = -float(values.mean())  # which may overflow
         self.found.append(Tried(factor, std, nll if math.isfinite(nll) else math.inf, *_paired(values, self.values[0])))
 
     def _log_probs(self) -> Callable[[float | None], Tensor]:
-        """The log-likelihood of every datum, as a function of the noise of the targets (None: as the task has it)."""
+        """The log-likelihood of every datum, as a function of the noise of the targets (None: that of the task)."""
         kept: list[tuple[list[Tensor], Tensor]] = []
         values = []
         for passes in self.passes():
@@ -165,10 +161,10 @@ class Trials:
             for result, targets in passes:
                 output, aim = batches.output_tensor(result), batches.targets_of(result, targets)
                 latent = isinstance(result, batches.LatentOutput)
-                each.append(self.meant.log_prob(output, aim).double().cpu())
+                each.append(self.likelihood.log_prob(output, aim).double().cpu())
                 outputs.append(output)
             values.append(torch.stack(each).mean(0) if latent else _mixed(each))
-            if learns_noise(self.meant):
+            if learns_noise(self.likelihood):
                 kept.append((outputs, aim))
         if not values:
             raise DataError("val: expected at least one batch, received none")
@@ -185,32 +181,29 @@ class Trials:
         return at
 
 
-def learns_noise(meant: Likelihood) -> bool:
-    """Whether a likelihood has noise of the targets that is learned, one number."""
-    return isinstance(meant, Regression) and meant.noise == "learned"
+def learns_noise(likelihood: Likelihood) -> bool:
+    """Whether a likelihood learns the noise of the targets."""
+    return isinstance(likelihood, Regression) and likelihood.noise == "learned"
 
 
 def _paired(values: Tensor, others: Tensor) -> tuple[float, float]:
-    """The mean of the differences, and its standard error; nothing can be said of a single datum."""
+    """The mean of the differences, and its standard error, which is infinite for a single datum."""
     gain = values - others
     return float(gain.mean()), float(gain.std() / len(gain) ** 0.5) if len(gain) > 1 else math.inf
 
 
 def _mixed(log_probs: list[Tensor]) -> Tensor:
-    """log of the mean over samples of p."""
+    """The log of the mean over samples of p."""
     return torch.stack(log_probs).logsumexp(0) - math.log(len(log_probs))
 
 
-def _parts(model: nn.Module) -> Iterator[Posterior | BayesianLayer]:
-    return (module for module in model.modules() if isinstance(module, (Posterior, BayesianLayer)))
-
-
 def scaled(model: nn.Module, factor: float) -> list[Callable[[], None]]:
-    """Multiply the spread of all that is random; returns what puts it back."""
-    return [undo for part in _parts(model) if (undo := part.scale_noise_(factor)) is not None]
+    """Multiply the spread of all random parts of a model; returns functions that undo it (`put_back`)."""
+    parts = (module for module in model.modules() if isinstance(module, (Posterior, BayesianLayer)))
+    return [undo for part in parts if (undo := part.scale_noise_(factor)) is not None]
 
 
 def put_back(undo: list[Callable[[], None]]) -> None:
     """Undo a scaling."""
-    for one in reversed(undo):
-        one()
+    for function in reversed(undo):
+        function()

@@ -18,7 +18,7 @@ _BUILT = {"tuple": tuple, "set": set, "dict": dict, "Counter": Counter}
 
 
 def encode(content: Any) -> tuple[dict[str, Tensor], Any]:
-    """Tensors by name, and the rest as JSON; a TypeError where something is neither tensor nor plain.
+    """Tensors by name, and the rest as JSON; a TypeError for a value that is neither a tensor nor plain.
 
     >>> encode({"step": 3, 7: (math.inf, torch.ones(2))})
     ({'7/1': tensor([1., 1.])}, {'dict': [['step', 3], [7, {'tuple': [{'float': 'inf'}, {'tensor': '7/1'}]}]]})
@@ -29,7 +29,7 @@ def encode(content: Any) -> tuple[dict[str, Tensor], Any]:
 
 
 def decode(tensors: dict[str, Tensor], value: Any) -> Any:
-    """What `encode` was given; an ArtifactError where it cannot have been it.
+    """The value that `encode` was given; an ArtifactError if the stored value is damaged.
 
     >>> decode(*encode({"step": 3, 7: (math.inf, torch.ones(2))}))
     {'step': 3, 7: (inf, tensor([1., 1.]))}

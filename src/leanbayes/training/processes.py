@@ -1,4 +1,4 @@
-"""What the processes of one run do together: all of them must call these, in the same order."""
+"""Operations that all processes of a run do together; all must call them, in the same order."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ T = TypeVar("T")
 
 
 class Parameters:
-    """Where the parameters of a run are: here, every process has all of them; `sharded.Shards` divides them."""
+    """Where the parameters of a run are: here every process has all of them; `sharded.Shards` divides them."""
 
     def adopt(self, optimizer: Optimizer) -> None:
-        """The model has been set up: let the optimiser step what it has now."""
+        """Called after the set-up of the model: give the optimiser the parameters that the model has now."""
 
     @contextlib.contextmanager
     def whole(self) -> Iterator[None]:
-        """A block in which the model has whole parameters, outside a training step; all processes enter it."""
+        """A block outside a training step in which the model has whole parameters; all processes enter it."""
         yield
 
     def gathered(self, content: Any) -> Any:
-        """Nested values with whole tensors in the place of parts; all processes take part."""
+        """Nested values with whole tensors in place of shards; all processes take part."""
         return content
 
     def divided(self, stored: dict[str, Any], model: nn.Module) -> dict[str, Any]:
-        """The content of a checkpoint, its tensors as the model and its optimiser have them."""
+        """The content of a checkpoint with tensors as the model and its optimiser have them."""
         return stored
 
     def end(self) -> None:
-        """Give the model and the optimiser whole parameters back; all processes take part."""
+        """Give the model and the optimiser whole parameters again; all processes take part."""
 
 
 def together(fabric: Fabric, work: Callable[[], T]) -> T:
-    """What ``work`` returns; where it fails on one process, all of them raise instead of waiting for that one.
+    """Return ``work()``; if it fails on one process, all of them raise instead of waiting.
 
-    work: waits for no other process behind anything that may fail.
+    work: must not wait for other processes after anything that may fail.
     """
     if fabric.world_size == 1:
         return work()
@@ -73,12 +73,12 @@ def total(fabric: Fabric, value: Tensor) -> Tensor:
 
 
 def total_of(fabric: Fabric, work: Callable[[], Tensor]) -> Tensor:
-    """The sum of what ``work`` returns over all processes."""
+    """The sum of ``work()`` over all processes."""
     return total(fabric, together(fabric, work))
 
 
 def synchronise_buffers(fabric: Fabric, model: nn.Module) -> None:
-    """Give every process the buffers of the first, as DDP does before a step: running statistics have diverged."""
+    """Give every process the buffers of the first, as DDP does before a step."""
     if fabric.world_size > 1:
         for buffer in model.buffers():
             torch.distributed.broadcast(buffer, 0)

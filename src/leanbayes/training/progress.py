@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-METRICS = ("val_accuracy", "val_rmse", "val_nll")  # the first that there is, is shown
+METRICS = ("val_accuracy", "val_rmse", "val_nll")  # the first that a row has is shown
 
 
 class Bar:
-    """A rich progress bar; nothing is shown unless it is wanted and the output is a terminal."""
+    """A rich progress bar; nothing is shown if ``show`` is False or stderr is no terminal."""
 
     def __init__(self, epochs: int, batches: int, done: int, *, show: bool) -> None:
         self.epochs, self.metric, self.progress = epochs, "", None
@@ -54,7 +54,7 @@ class Bar:
 
 
 def tell(text: str) -> None:
-    """Print a line of its own, on a terminal only."""
+    """Print a line to stderr if it is a terminal."""
     from rich.console import Console
 
     console = Console(stderr=True)

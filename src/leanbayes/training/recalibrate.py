@@ -35,19 +35,19 @@ def recalibrate_(
 ) -> nn.Module:
     """Re-estimate the running means and variances of a model's BatchNorm layers, in place; nothing else changes.
 
-    They are averages over whatever the layer saw in training: noise, and all widths of a nested network. At the means
-    of a noisy layer its inputs have another scale, and then the old averages are wrong.
+    By default they are averages over training, with its noise and all widths of a nested network. At the means of a
+    noisy layer its inputs have another scale, and those averages are wrong.
 
-    loader: as in `fit`; the targets are not looked at. Tensors are read in batches of 200.
+    loader: as in `fit`; the targets are not read. Tensors are read in batches of 200.
     at: "samples" draws a whole network for every batch, as `predict` does (a nested network at the width that it
-        predicts at); "means" runs it at the posterior means, dropout off, for `predict(..., mean_only=True)` and for
-        that alone: under noise those statistics are wrong in turn. Keep a copy.
-    data: how many data to read, 1,024 say; None reads all.
-    passes: how often to read them; each pass has other noise, which is worth it where a draw is shared by a whole batch
-        and moves it far, as in patched norm layers.
-    momentum: None gives the plain average over the data read, each batch by its size (batches count alike where every
-        component of a `Patch` has statistics of its own); a number updates the statistics
-        that are there, as torch's BatchNorm does.
+        predicts at); "means" uses the posterior means, dropout off, for `predict(..., mean_only=True)` only: under
+        noise those statistics are wrong in turn. Keep a copy.
+    data: how many data to read, for example 1,024; None reads all.
+    passes: how often to read them, each time with other noise; useful if a draw is shared by a whole batch and is
+        large, as in patched norm layers.
+    momentum: None gives the plain average over the data read, weighted by the sizes of batches (batches count equally
+        if every component of a `Patch` has statistics of its own); a number updates the present statistics as torch's
+        BatchNorm does.
 
     >>> import torch
     >>> model = nn.Sequential(nn.BatchNorm1d(3))
@@ -75,35 +75,35 @@ def recalibrate_(
     loader = accept(loader, model, name="loader")
     loader = (loader,) if isinstance(loader, Tensor) else loader
     feed = feeds.feed(loader, batch_size=BATCH, seed=seed)
-    # statistics that are not finite already can only be mended by a plain average
+    # only a plain average can mend statistics that are not finite
     broken = momentum is not None and not finite(b for norm in norms for b in norm.buffers() if b.is_floating_point())
     kept, momenta = _statistics(norms), [options.momentum for options in norms.values()]
     device = next(b.device for norm in norms for b in norm.buffers())
     try:
         with undisturbed(model), rng.preserved(device):
-            rng.seed_all(sampling.mix(seed, 0))  # numpy's and python's too: a loader of the user's may draw from them
+            rng.seed_all(sampling.mix(seed, 0))  # numpy's and python's too: the user's loader may draw from them
             for module in model.modules() if at == "samples" else norms:
                 module.training = not isinstance(module, OrderingUnit)  # at the widths of prediction
             estimator: Any = sampling.context.estimator or "weight"
             for norm in apart if momentum is None else ():
                 norm.num_batches_tracked.zero_()
-            seen = dict.fromkeys(norms, 0)  # the members of an ensemble take turns
+            seen = dict.fromkeys(norms, 0)
             sites = list({id(site): site for norm in apart for site in norm.assignments()}.values())
             for number, inputs in enumerate(_read(feed, data, passes)):
                 check_inputs(inputs)
                 size = batches.size(inputs)
                 for norm, options in norms.items():
-                    plain = momentum is None and norm not in apart  # those apart count the batches of each component
+                    plain = momentum is None and norm not in apart  # those in `apart` count batches of each component
                     options.momentum = size / (seen[norm] + size) if plain else momentum
                 before = _statistics(norms) if size == 1 else []
-                draws = {id(site): site.laid_out(seed, i, [number])[0] for i, site in enumerate(sites)}  # all in turn
+                draws = {id(site): site.laid_out(seed, i, [number])[0] for i, site in enumerate(sites)}  # in turn
                 try:
                     with sampling.using(mean_only=at == "means", draws=draws, estimator=estimator):
                         batches.call(model, batches.to(inputs, device))
                 except ValueError as error:
                     if size > 1 or "more than 1 value per channel" not in str(error):
                         raise
-                    _put_back(before)  # a single datum of one position has no variance: it does not count
+                    _put_back(before)  # a single datum of one position has no variance
                     continue
                 active = {id(module) for module in sampling.taking_part(model)}
                 for norm in norms:
@@ -138,10 +138,10 @@ def recalibrate_(
 
 
 def needs_whole_draws(model: nn.Module) -> bool:
-    """Whether a model's statistics were collected in training under other noise than `predict` has.
+    """Whether statistics must be collected anew after training, since `predict` has other noise.
 
-    Local reparameterisation and Flipout draw for every datum anew, and a nested network runs at all its widths, where
-    `predict` draws whole networks at one width. False where a BatchNorm is frozen, or belongs to a member at rest.
+    Training with local reparameterisation and Flipout draws anew for every datum, and a nested network runs at all
+    widths; `predict` draws whole networks at one width. False if a BatchNorm is frozen or belongs to a resting member.
     """
     active = {id(module) for module in sampling.taking_part(model)}
     if not can_recalibrate(model) or any(id(norm) not in active for norm in _norms(model)):
@@ -151,14 +151,14 @@ def needs_whole_draws(model: nn.Module) -> bool:
 
 
 def can_recalibrate(model: nn.Module) -> bool:
-    """Whether a model has BatchNorm statistics, none of which was frozen."""
+    """Whether a model has BatchNorm statistics, none of them frozen."""
     norms = _norms(model)
     return bool(norms) and not any(model.training and not norm.training for norm in norms)
 
 
 @contextlib.contextmanager
 def kept_statistics(model: nn.Module) -> Iterator[None]:
-    """Run a block, then put the statistics of BatchNorm layers back."""
+    """Run a block, then restore the statistics of BatchNorm layers."""
     kept = _statistics(_norms(model))
     try:
         yield
@@ -172,7 +172,7 @@ def has_statistics(model: nn.Module) -> bool:
 
 
 def collected_at_means(model: nn.Module) -> bool:
-    """Whether a model's statistics were re-estimated at the means, and by nothing else since.
+    """Whether a model's statistics were last estimated at the means.
 
     >>> model = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     >>> collected_at_means(model)
@@ -183,7 +183,7 @@ def collected_at_means(model: nn.Module) -> bool:
 
 
 def _read(feed: feeds.Feed, data: int | None, passes: int) -> Iterator[Any]:
-    """The inputs of all batches of some passes, of each the first ``data``."""
+    """The inputs of the first ``data`` data of each pass."""
     for number in range(passes):
         left = data
         for batch in feed.epoch(number):
@@ -198,7 +198,7 @@ def _read(feed: feeds.Feed, data: int | None, passes: int) -> Iterator[Any]:
 
 
 def _norms(model: nn.Module) -> dict[nn.Module, _BatchNorm]:
-    """The layers that keep running statistics, each with the module that has its options: itself, or its shell."""
+    """The layers with running statistics, each with the module that has its options: itself, or its shell."""
     every = {module: original(module) for module in model.modules()}
     return {
         m: own for m, own in every.items() if isinstance(own, _BatchNorm) and m._buffers.get("running_mean") is not None

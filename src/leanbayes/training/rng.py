@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 KINDS = (torch.Generator, np.random.Generator, np.random.RandomState, random.Random)
-"""The generators that a sampler of the user's may have."""
+"""The classes of generators whose state can be saved."""
 
 
 def state_of(generator: Any) -> Any:
@@ -43,7 +43,7 @@ def set_state(generator: Any, state: Any) -> None:
 
 
 def capture(device: torch.device | None = None) -> dict[str, Tensor]:
-    """The generators' states as plain tensors, fit for a checkpoint."""
+    """The generators' states as tensors, for a checkpoint."""
     kind, keys, position, has_gauss, cached = np.random.get_state()
     assert kind == "MT19937"
     version, words, gauss = random.getstate()
@@ -66,7 +66,7 @@ def restore(state: dict[str, Tensor], device: torch.device | None = None) -> Non
 
 
 def capture_torch(device: torch.device | None = None) -> dict[str, Tensor]:
-    """The states of torch's generators alone: cheap enough for every step."""
+    """The states of torch's generators alone, which is fast enough for every step."""
     state = {"cpu": torch.get_rng_state()}
     if (module := _device_module(device)) is not None:
         state["device"] = module.get_rng_state()
@@ -89,7 +89,7 @@ def seed_all(seed: int) -> None:
 
 @contextlib.contextmanager
 def preserved(device: torch.device | None = None) -> Iterator[None]:
-    """Run a block and leave the generators as they were before it.
+    """Run a block and restore the generators after it.
 
     >>> with preserved():
     ...     a = torch.rand(3)
@@ -105,7 +105,7 @@ def preserved(device: torch.device | None = None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def seeded_host(seed: int) -> Iterator[None]:
-    """Run a block, say a data augmentation, with the host's generators seeded; they are put back afterwards."""
+    """Run a block, such as a data augmentation, with the generators of the CPU seeded, then restore them."""
     before = torch.get_rng_state(), np.random.get_state(), random.getstate()  # not `capture`: this is for every batch
     try:
         torch.default_generator.manual_seed(seed)
@@ -119,7 +119,7 @@ def seeded_host(seed: int) -> Iterator[None]:
 
 
 def _device_module(device: torch.device | None) -> Any:
-    """torch.cuda, torch.mps, ... of a device with a generator of its own."""
+    """torch.cuda, torch.mps, ... for a device that has a generator of its own, else None."""
     if device is None or device.type == "cpu":
         return None
     module = torch.get_device_module(device)

@@ -1,4 +1,4 @@
-"""Whether the scales of a model's posteriors moved in training, and a word to the user where they did not."""
+"""A warning if the scales of a model's posteriors did not move in training."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ..posteriors.base import Posterior
 LEAST = 0.01
 """A median change of log sigma below which scales count as not trained."""
 STEPS = 100
-"""Shorter runs are not judged."""
-_MOST = 1000  # scales of a tensor that are looked at
+"""Shorter runs are not checked."""
+_MOST = 1000  # scales that are compared of each tensor
 
 
 class Watch:
-    """The scales of a model as training begins; those that the optimiser moves, a few of each tensor."""
+    """Remembers some scales of each tensor that the optimiser trains, as training begins."""
 
     def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
         stepped = {p for group in optimizer.param_groups for p in group["params"]}
@@ -29,9 +29,9 @@ class Watch:
         self.before = [_some(q) for q in self.watched]
 
     def moved(self) -> float:
-        """The median change of log sigma so far, up or down; infinite where there are no scales."""
+        """The median change of log sigma so far, up or down; infinite if there are no scales."""
         now = [_some(q) for q in self.watched]
-        # a sparse weight may have been thinned out meanwhile: then its median tells
+        # a sparse weight may have been thinned out meanwhile: then the medians are compared
         changes = [
             b - a if len(a) == len(b) else (b.median() - a.median()).expand(len(b))
             for a, b in zip(self.before, now, strict=True)
@@ -39,7 +39,7 @@ class Watch:
         return float(torch.cat(changes).abs().median()) if changes else math.inf
 
     def warn(self, steps: int) -> None:
-        """Say so, where a run of so many steps has left the scales where they were."""
+        """Warn if a run of this many steps has hardly changed the scales."""
         if steps >= STEPS and (moved := self.moved()) < LEAST:
             warnings.warn(
                 f"the scales of the posteriors have not been trained: in {steps} steps their median change was "
@@ -52,7 +52,7 @@ class Watch:
 
 @torch.no_grad()
 def _some(q: Posterior) -> Tensor:
-    """Log sigmas of a posterior that has them, evenly spaced, on the processor."""
+    """Evenly spaced log sigmas of a posterior, on the CPU."""
     found = q.log_scale()
     assert found is not None
     return found.flatten()[:: max(1, found.numel() // _MOST)].double().cpu()

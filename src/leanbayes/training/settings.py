@@ -21,7 +21,7 @@ from .schedules import Schedule, evaluate
 if TYPE_CHECKING:
     from .loop import Run
 
-_MOST_BYTES = 2**26  # of a tensor that go into a digest
+_MOST_BYTES = 2**26  # of a tensor that are read for a digest
 # State of a scheduler that changes as it steps, or that it takes from the optimiser; the rest are its options.
 _CHANGING = {
     "last_epoch", "_step_count", "_last_lr", "base_lrs", "best", "num_bad_epochs", "cooldown_counter", "T_cur", "T_i",
@@ -30,8 +30,8 @@ _CHANGING = {
 
 
 def must_match(run: Run) -> dict[str, Any]:
-    """The settings that have to be those of the checkpoint."""
-    job = run.job
+    """The settings that must be those of the checkpoint."""
+    job, scheduler = run.job, run.job.scheduler
     return {
         "seed": job.seed,
         "processes": run.fabric.world_size,
@@ -44,12 +44,10 @@ def must_match(run: Run) -> dict[str, Any]:
         "kl_weight": _described(job.elbo.kl_weight),
         "latent_weight": _described(job.elbo.latent_weight),
         "methods": {name: _config(method) for name, method in record.conversions(job.model).items()},
-        "scheduler": None if job.scheduler is None else _scheduler(job.scheduler, job.scheduler_every),
+        "scheduler": None
+        if scheduler is None
+        else {"class": type(scheduler).__name__, "every": job.scheduler_every, **_options(scheduler.state_dict())},
     }
-
-
-def _scheduler(scheduler: Any, every: str) -> dict[str, Any]:
-    return {"class": type(scheduler).__name__, "every": every, **_options(scheduler.state_dict())}
 
 
 def may_differ(run: Run) -> dict[str, Any]:
@@ -63,9 +61,8 @@ def may_differ(run: Run) -> dict[str, Any]:
 
 
 def apply_differences(run: Run, stored: dict[str, Any]) -> None:
-    """Warn of what differs from the checkpoint, and give the optimiser the options of this run.
-
-    Where a scheduler sets the options, they stay as the checkpoint has them.
+    """Warn of what differs from the checkpoint, and give the optimiser the options of this run, unless a scheduler
+    sets them.
     """
     notes: list[str] = []
     now = run.free
@@ -92,9 +89,9 @@ def apply_differences(run: Run, stored: dict[str, Any]) -> None:
 
 
 def fingerprint(feed: Feed) -> str | None:
-    """A digest of the first, the middle and the last datum, or of all where they are a few tensors.
+    """A digest of the first, middle and last datum, or of all data if they are a few tensors.
 
-    None where reading the data could have side effects: they are no data set, or workers are to open its files.
+    None if reading the data could have side effects: they are no data set, or workers are to open their files.
     """
     loader: Any = feed.loader
     if not isinstance(loader, DataLoader) or loader.num_workers or isinstance(loader.dataset, IterableDataset):
@@ -115,7 +112,7 @@ def fingerprint(feed: Feed) -> str | None:
 
 
 def _described(schedule: Schedule) -> Any:
-    """A schedule as a config, or by some of its values where it is a function of the user."""
+    """A schedule as a config, or, for a function of the user, some of its values."""
     with contextlib.suppress(ConfigError):
         return config.to_dict(schedule)
     values = {}
@@ -133,7 +130,7 @@ def _config(method: Any) -> Any:
 
 
 def _options(state: Any) -> Any:
-    """The options of a scheduler, from its state: plain values that do not change as it steps."""
+    """The options in the state of a scheduler: plain values that do not change as it steps."""
     if isinstance(state, dict):
         found = {str(k): _options(v) for k, v in state.items() if k not in _CHANGING}
         return {k: v for k, v in found.items() if v is not None}

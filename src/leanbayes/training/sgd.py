@@ -14,7 +14,7 @@ from ..errors import ConfigError
 from .parameter_groups import OPTIONS
 
 SCALES = {"scales": False, **OPTIONS}
-"""Options of a group that say whether and how its steps are normalised."""
+"""Defaults of the options of a group that concern scales."""
 
 
 class SGD(Optimizer):
@@ -81,7 +81,7 @@ def normalised_step_(p: Tensor, grad: Tensor, state: dict[str, Any], group: dict
 
 
 def with_momentum(state: dict[str, Any], grad: Tensor, momentum: float) -> Tensor:
-    """The momentum buffer of a parameter with its gradient added; it starts as the first gradient."""
+    """The momentum buffer of a parameter with its gradient added; the first gradient if there is none yet."""
     if "momentum_buffer" in state:
         state["momentum_buffer"].mul_(momentum).add_(grad)
     else:
@@ -100,10 +100,7 @@ def _step_(p: Tensor, grad: Tensor, state: dict[str, Any], group: dict[str, Any]
 
 
 def as_params(params: Any) -> Any:
-    """What an optimiser is made of: a list of parameters or groups, refused where it is none.
-
-    A single tensor passes: torch has a message for it.
-    """
+    """The parameters or groups as a list; a single tensor is left to torch, which has a message for it."""
     if isinstance(params, Tensor):
         return params
     return checks.iterable_of("params", params, "parameters", lambda name, value: value)

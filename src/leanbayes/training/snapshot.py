@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from .job import Job
     from .loop import Run
 
-_SINCE_0_2 = {"free", "feed", "noise_factors"}  # keys that version 0.1 did not write
-# What torch's optimisers keep for every number of a parameter, and so in its shape.
+_SINCE_0_2 = {"free", "feed", "noise_factors"}  # missing in files of version 0.1
+# State that torch's optimisers keep in the shape of the parameter.
 _ELEMENTWISE = {
     "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "grad_avg", "acc_delta", "sum",
     "exp_inf", "prev", "step_size",
@@ -31,7 +31,7 @@ _ELEMENTWISE = {
 
 @contextlib.contextmanager
 def exclusive(run: Run) -> Iterator[None]:
-    """Run a block while holding the lock on the checkpoint; the first process holds it for all."""
+    """Run a block while holding the lock on the checkpoint; the first process holds it for all of them."""
     path, problem = run.job.checkpoint, None
     with contextlib.ExitStack() as stack:
         if path is not None:
@@ -47,12 +47,12 @@ def exclusive(run: Run) -> Iterator[None]:
 
 
 def find(run: Run) -> dict[str, Any] | None:
-    """The checkpoint to continue from, if there is one, checked against this run; every process reads the file."""
+    """The checkpoint to resume from, checked against this run, or None; every process reads the file."""
     path = run.job.checkpoint
     if path is None:
         return None
     world = run.fabric.world_size
-    seen = int(processes.total(run.fabric, torch.tensor([float(os.path.exists(path))])))  # nobody has written yet
+    seen = int(processes.total(run.fabric, torch.tensor([float(os.path.exists(path))])))
     if not seen:
         return None
     if seen < world:
@@ -72,7 +72,7 @@ def find(run: Run) -> dict[str, Any] | None:
 
 
 def noise_factors(job: Job) -> list[float] | None:
-    """What the run that is continued multiplied its noise by before its first step; None if none is continued.
+    """The factors that the resumed run multiplied its noise by before its first step; None if none is resumed.
 
     Rates of dropout are options of a method, which a checkpoint compares and does not restore.
     """
@@ -85,7 +85,7 @@ def noise_factors(job: Job) -> list[float] | None:
 
 
 def begin(run: Run) -> None:
-    """Write the first checkpoint, which holds the initial weights; what cannot be written is refused now."""
+    """Write the first checkpoint, with the initial weights; a state that cannot be written is refused now."""
     if run.job.checkpoint is not None:
         content = take(run)
         processes.together(run.fabric, lambda: checkpoint.check_plain(content))
@@ -93,13 +93,13 @@ def begin(run: Run) -> None:
 
 
 def save(run: Run) -> None:
-    """Write a checkpoint, where one is wanted."""
+    """Write a checkpoint if the run has one."""
     if run.job.checkpoint is not None:
         _write(run, take(run))
 
 
 def take(run: Run) -> dict[str, Any]:
-    """The state of a run as tensors and plain values; every process must take part."""
+    """The state of a run as tensors and plain values; every process takes part."""
     job, state = run.job, run.state
     return {
         "settings": run.fixed,
@@ -120,7 +120,7 @@ def take(run: Run) -> dict[str, Any]:
 
 
 def restore(run: Run, stored: dict[str, Any]) -> None:
-    """Load the state that `find` has checked; on failure the model is left as it was."""
+    """Load the state that `find` has checked; if that fails, the model stays as it was."""
     job = run.job
     parts: tuple[Any, ...] = (job.model, job.elbo, job.optimizer)
     before = [copy.deepcopy(part.state_dict()) for part in parts]
@@ -161,7 +161,7 @@ def _restore(run: Run, stored: dict[str, Any]) -> None:
 
 
 def _check(run: Run, stored: dict[str, Any], now: dict[str, Any]) -> None:
-    """Refuse a checkpoint that is not of this run, or that no run has written, before anything is touched."""
+    """Refuse a checkpoint of another run, or one that no run has written, before anything is changed."""
     path = run.job.checkpoint
     if missing := sorted(now.keys() - stored.keys() - _SINCE_0_2):
         raise ArtifactError(f"{path}: expected a complete checkpoint, but it lacks {missing[0]!r}")
@@ -170,7 +170,7 @@ def _check(run: Run, stored: dict[str, Any], now: dict[str, Any]) -> None:
             raise TypeError("its settings are no dictionary")
         checkpoint.check_equal(path, stored["settings"], now["settings"])
         for name, (weight, count) in sparse_weights(run.job.model, stored["model"]).items():
-            # training thins weights out: a checkpoint may have fewer slots than the model at its start
+            # training thins weights out: a checkpoint may have fewer than the model at its start
             for key in [*weight._parameters, "index"]:
                 now["model"][f"{name}.{key}"] = now["model"][f"{name}.{key}"].new_empty(count)
         for part in ("model", "elbo"):
@@ -179,14 +179,14 @@ def _check(run: Run, stored: dict[str, Any], now: dict[str, Any]) -> None:
         wrong = _impossible(run, stored, now)
     except LeanBayesError:
         raise
-    except Exception as error:  # whatever content of the wrong kind leads to
+    except Exception as error:  # content of a wrong kind may lead to any error
         wrong = f"{type(error).__name__}: {error}"
     if wrong:
         raise ArtifactError(f"{path}: expected a checkpoint that leanbayes.fit wrote, but {wrong}; delete it")
 
 
 def _impossible(run: Run, stored: dict[str, Any], now: dict[str, Any]) -> str | None:
-    """What no run can have written, or None."""
+    """Why no run can have written this state, or None."""
     trained = {name for name, p in run.job.model.named_parameters() if p.requires_grad}
     if now_bad := [name for name in trained if not finite([stored["model"][name]])]:
         return f"its parameter {now_bad[0]!r} is not finite, so that training cannot go on from it"
@@ -233,7 +233,7 @@ def _write(run: Run, content: dict[str, Any]) -> None:
 
 
 def _own_generators(run: Run) -> list[Any]:
-    """The random generators of the user's samplers, in training and in validation."""
+    """The random generators of the user's samplers, of training and validation data."""
     return [*run.feed.generators(), *(() if run.val is None else run.val.generators())]
 
 

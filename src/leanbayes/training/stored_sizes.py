@@ -1,4 +1,4 @@
-"""Stored states whose tensors may have another size than the model's: what a file decides, and what 0.1 wrote."""
+"""Stored tensors whose size may differ from the model's: sparse weights, and states of version 0.1."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..posteriors.sparse import Sparse
 
 
 def completed(model: nn.Module, stored: Mapping[str, Any]) -> dict[str, Any]:
-    """The stored state with that of ordered channels as this version has it: 0.1 wrote three numbers of it."""
+    """The stored state with that of ordered channels completed, of which version 0.1 wrote three numbers."""
     found = dict(stored)
     for name, module in model.named_modules(remove_duplicate=False):
         state = found.get(key := f"{name}._extra_state")
@@ -22,7 +22,7 @@ def completed(model: nn.Module, stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def sparse_weights(model: nn.Module, stored: Mapping[str, Any]) -> dict[str, tuple[Sparse, int]]:
-    """The sparse weights of a model by name, each with the number of slots that the stored state has."""
+    """The sparse weights of a model by name, each with its number of stored weights in the state."""
     found = {}
     for name, module in model.named_modules(remove_duplicate=False):
         index = stored.get(f"{name}.index")

@@ -1,4 +1,4 @@
-"""Where the numbers of a training run go besides the history: trackers, of which TensorBoard is one."""
+"""Trackers, which get the numbers of a training run as it goes: an interface, and TensorBoard."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from ..optional import require
 
 @runtime_checkable
 class Tracker(Protocol):
-    """What ``fit(trackers=[...])`` calls, in the first process alone. Any object with these methods is one.
+    """The methods that ``fit(trackers=[...])`` calls, in the first process alone; any object with them is a tracker.
 
-    It is made before training and may be sent to another process: what it opens, it opens in `start`.
+    It is made before training and may be sent to another process, so it opens files and connections in `start`.
     """
 
     def start(self, step: int) -> None:
-        """A run begins (step 0), or is continued after this step. What fails here ends `fit`."""
+        """Called at the start (step 0), or when a run resumes after this step. An error here ends `fit`."""
 
     def log(self, values: dict[str, float], step: int) -> None:
-        """The numbers of an epoch that ended with this step. If it fails there is a warning, and training goes on."""
+        """Called with the numbers of an epoch that ended with this step. An error here gives a warning."""
 
     def close(self) -> None:
-        """The run has ended; called also if training failed."""
+        """Called at the end, also if training failed."""
 
 
 class TensorBoardTracker:
@@ -43,7 +43,7 @@ class TensorBoardTracker:
     def start(self, step: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        # purge_step hides what an interrupted run logged after the checkpoint that this one continues from.
+        # purge_step hides what an interrupted run logged after the checkpoint that this one resumes from
         self.writer = SummaryWriter(str(self.folder), purge_step=step + 1 if step else 0)
 
     def log(self, values: dict[str, float], step: int) -> None:
@@ -69,7 +69,7 @@ def check(trackers: Iterable[Any]) -> list[Tracker]:
 
 
 class Trackers:
-    """Several trackers of one run. One that fails while training runs is left out from then on, with a warning."""
+    """Several trackers of one run. One that fails during training is left out from then on, with a warning."""
 
     def __init__(self, trackers: list[Tracker], step: int) -> None:
         self.started: list[Tracker] = []
@@ -98,7 +98,7 @@ class Trackers:
     def _attempt(self, tracker: Tracker, action: Any) -> None:
         try:
             action()
-        except Exception as error:  # of somebody's server or disk: no reason to lose a training run
+        except Exception as error:  # of a server or a disk: no reason to lose a training run
             self.working = [other for other in self.working if other is not tracker]
             warnings.warn(
                 f"trackers: {type(tracker).__name__} failed ({error}); training goes on, and the numbers are in what "

@@ -1,4 +1,4 @@
-"""Weights that cannot learn: kernels that reach beyond small images, and parameters that no gradient arrives at."""
+"""Warnings about weights that cannot learn: kernels larger than the images, and parameters without a gradient."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from ..layers.contract import BayesianLayer, original
 from ..walk import compiled
 
 STEPS = 20
-"""Steps after which a parameter whose gradient was zero in all of them is reported."""
+"""Number of steps after which parameters are reported whose gradient was always zero."""
 _NAMED = 3  # layers that a message lists
 
 
 class Unused:
-    """Watches the first steps of a run and says once which weights take no part in it.
+    """Watches the first steps of a run and warns once of weights that cannot learn.
 
     trained: the parameters of the optimiser by name.
     """
@@ -37,7 +37,7 @@ class Unused:
 
     @contextlib.contextmanager
     def shapes(self) -> Iterator[None]:
-        """Look at the sizes of the images that convolutions see, in the first step alone."""
+        """Record the sizes of the inputs of convolutions, in the first step only."""
         if self.steps or self.compiled:
             yield
             return
@@ -63,7 +63,7 @@ class Unused:
         self._tell_out_of_reach({module: found for module, found in seen.items() if found[1] <= 0.5})
 
     def gradients(self) -> None:
-        """Look at the gradients of a step."""
+        """Record which parameters have had a gradient."""
         if self.waiting and self.steps < STEPS:
             # a parameter that a callback has frozen is meant not to learn
             waiting = {name: p for name, p in self.waiting.items() if p.requires_grad}
@@ -80,7 +80,7 @@ class Unused:
         if not found:
             return
         lost = sum(round((1 - share) * _weights(module)) for module, (_, share) in found.items())
-        whole = sum(_weights(module) for module in self.names)
+        whole = sum(map(_weights, self.names))
         first, (size, share) = next(iter(found.items()))
         kernel: Any = original(first).kernel_size
         _warn(
@@ -120,7 +120,7 @@ def share_in_reach(conv: _ConvNd, size: tuple[int, ...]) -> float:
 
 
 def _weights(module: nn.Module) -> int:
-    """The numbers of the weight that a layer holds itself, active or not."""
+    """The number of weights that a layer itself holds, active or not."""
     if isinstance(module, BayesianLayer) and (q := module.posterior("weight")) is not None:
         return math.prod(q.shape)
     weight = module._parameters.get("weight")

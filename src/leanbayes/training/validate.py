@@ -1,4 +1,4 @@
-"""The numbers of a validation set during training: predictive nll, and accuracy or RMSE."""
+"""Metrics of a validation set during training: predictive nll, and accuracy or RMSE."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ def validate(
 ) -> dict[str, float]:
     """Predictive nll and accuracy or RMSE, from `samples` draws of the weights.
 
-    val_nll = -mean log(1/S sum_s p(y | f_s)); accuracy of the averaged probabilities; RMSE of the averaged mean. Of a
-    model with latents val_nll = -mean 1/S sum_s log p(x | z_s), which with val_latent_kl is the negative ELBO.
-    The draws are the same in every epoch, so that epochs can be compared, and training's generators are left as they
-    were. reduce: calls what it is given and sums the tensor that comes out over processes.
+    val_nll = -mean log(1/S sum_s p(y | f_s)); accuracy of the averaged probabilities; RMSE of the averaged mean. For a
+    model with latents, val_nll = -mean 1/S sum_s log p(x | z_s), which with val_latent_kl is the negative ELBO.
+    The draws are the same in every epoch, and training's generators are restored. reduce: calls its argument and sums
+    the returned tensor over processes.
     """
     metric = {"classification": "accuracy", "segmentation": "accuracy", "regression": "rmse"}.get(likelihood.task)
     sums = partial(_sums, model, likelihood, data, forward, device, seed, samples, metric)
@@ -67,7 +67,7 @@ def _sums(
     samples: int,
     metric: str | None,
 ) -> Tensor:
-    """Data, log-likelihood, latent KL and its data, what the metric counts and of how many; of this process."""
+    """Of this process: data, log-likelihood, latent KL, data with latents, sum and count of the metric."""
     sums = torch.zeros(6, dtype=torch.float64)
     for passes in drawn(model, data, forward, device, seed, samples):
         log_probs, predictions, kls = [], [], []
@@ -77,7 +77,8 @@ def _sums(
             if isinstance(result, batches.LatentOutput):
                 kls.append(result.kl)
             if metric is not None:
-                predictions.append(_prediction(likelihood, output))
+                is_mean = likelihood.class_dim is None
+                predictions.append(likelihood.mean_and_noise(output)[0] if is_mean else likelihood.probs(output))
         together = torch.stack(log_probs)
         log_prob = together.mean(0) if kls else together.logsumexp(0) - math.log(len(together))
         sums[0] += log_prob.numel()
@@ -93,10 +94,10 @@ def _sums(
 def drawn(
     model: nn.Module, data: Iterable[Any], forward: Callable[[Any], Any], device: torch.device, seed: int, samples: int
 ) -> Iterator[Iterator[tuple[Any, Any]]]:
-    """For every batch, what each of some networks drawn as whole says of it, with the targets.
+    """For every batch, an iterator over (output, targets), one for each of ``samples`` drawn networks.
 
-    Draws are functions of (seed, batch, sample), and training's generators are left as they were. Read the passes of a
-    batch before the next one.
+    Draws are functions of (seed, batch, sample), and training's generators are restored. Read the outputs of a batch
+    before the next batch.
     """
     count = samples if sampling.sites(model) else 1
     mean_only, given = sampling.context.mean_only, sampling.context.draws
@@ -115,23 +116,23 @@ def drawn(
 
 
 def start_noise(run: Run, count: int = 16) -> None:
-    """Start a noise level that is learned at the residuals of the model as it is, on the first batches.
+    """Start a learned noise level at the residuals of the model on the first batches.
 
-    From 1 it would take thousands of steps to where it belongs, if targets are not of that size.
+    Starting at 1 takes thousands of steps if the targets are of another size.
     """
-    meaning = run.job.elbo.likelihood
-    if isinstance(meaning, Regression) and meaning.starts_at_residuals:
+    likelihood = run.job.elbo.likelihood
+    if isinstance(likelihood, Regression) and likelihood.starts_at_residuals:
         with unread(run.feed, run.fabric.device), run.job.parameters.whole():
             together = partial(processes.total_of, run.fabric)
             found = run.validate(itertools.islice(run.feed.epoch(0), count), 1, together)
         if math.isfinite(found["val_rmse"]):
-            meaning.start_at(torch.tensor(found["val_rmse"]))
+            likelihood.start_at(torch.tensor(found["val_rmse"]))
 
 
 def check_validation(run: Run) -> None:
     """Validate on the first batch, and check the number that early stopping monitors, before the first step.
 
-    Random generators, those of a user's sampler included, are put back, so that the run does not depend on it.
+    Random generators are restored, so that the run does not depend on it.
     """
     names = ["loss", "nll", "kl", "kl_weight", "lr", "seconds"]
 
@@ -152,26 +153,22 @@ def check_validation(run: Run) -> None:
 
 @contextlib.contextmanager
 def unread(feed: Feed, device: torch.device | None = None) -> Iterator[None]:
-    """Run a block that reads from a feed, then put all generators back, those of a sampler of the user's as well."""
-    generators = feed.generators()
-    states = [rng.state_of(generator) for generator in generators]
+    """Run a block that reads from a feed, then restore all generators, also those of the user's samplers."""
+    states = [(generator, rng.state_of(generator)) for generator in feed.generators()]
     try:
         with rng.preserved(device):
             yield
     finally:
-        for generator, state in zip(generators, states, strict=True):
+        for generator, state in states:
             rng.set_state(generator, state)
 
 
-def _prediction(likelihood: Likelihood, output: Tensor) -> Tensor:
-    return likelihood.mean_and_noise(output)[0] if likelihood.class_dim is None else likelihood.probs(output)
-
-
 def _score(likelihood: Likelihood, prediction: Tensor, targets: Tensor) -> Tensor:
-    """What the metric sums and how many it sums over: right labels, or squared errors."""
+    """The sum of the metric and its count: correct labels, or squared errors."""
     if likelihood.class_dim is None:
         return torch.tensor([(prediction - targets).double().square().sum(), targets.numel()], dtype=torch.float64)
     ignored = -1 if likelihood.ignore_index is None else likelihood.ignore_index  # labels are 0 or more otherwise
-    labelled, said = targets != ignored, prediction.argmax(likelihood.class_dim)
-    right = ((said if said.ndim == targets.ndim else said.unsqueeze(1)) == targets) & labelled  # annotators in between
+    labelled, labels = targets != ignored, prediction.argmax(likelihood.class_dim)
+    labels = labels if labels.ndim == targets.ndim else labels.unsqueeze(1)  # targets of several annotators
+    right = (labels == targets) & labelled
     return torch.tensor([right.sum(), labelled.sum()], dtype=torch.float64)

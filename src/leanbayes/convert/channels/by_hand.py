@@ -22,7 +22,7 @@ _SIZES = {
 
 
 def group_by_hand(model: nn.Module, name: str, roles: Mapping[str, Any]) -> Group:
-    """A group from the names of its modules; sizes, blocks and constraints come from the modules themselves."""
+    """A group from the names of its modules, which give its sizes, blocks and constraints."""
     if unknown := sorted(roles.keys() - {*ROLES, "size"}):
         raise ConversionError(f"group '{name}': unknown key {unknown[0]!r}; known: {', '.join(ROLES)}, size")
     modules = dict(model.named_modules())
@@ -43,20 +43,13 @@ def group_by_hand(model: nn.Module, name: str, roles: Mapping[str, Any]) -> Grou
     size = roles.get("size", _features(modules[first.module], "producers"))
     if not isinstance(size, int) or size < 1:
         raise ConversionError(f"group '{name}': expected a size of 1 or more, received {checks.short(size)}")
-    fitted = {role: tuple(_fit(name, size, modules[u.module], role, u) for u in uses[role]) for role in ROLES}
+    fitted: Any = {role: tuple(_fit(name, size, modules[u.module], role, u) for u in uses[role]) for role in ROLES}
     limits = [c for role in ROLES for u in fitted[role] for c in _constraints(name, size, modules[u.module], role, u)]
-    return Group(
-        name,
-        size,
-        fitted["producers"],
-        fitted["consumers"],
-        fitted["through"],
-        constraints=tuple(dict.fromkeys(limits)),
-    )
+    return Group(name, size, **fitted, constraints=tuple(dict.fromkeys(limits)))
 
 
 def check_disjoint(groups: Iterable[Group]) -> None:
-    """Raise where two groups claim the same feature of a module."""
+    """Refuse groups that share a feature of a module."""
     owners: dict[tuple[str, str, int], str] = {}
     for group in groups:
         places = [(r, u.module, f) for r in ROLES for u in vars(group)[r] for f in u.features(range(group.size))]
@@ -82,9 +75,9 @@ def _features(module: nn.Module, role: str) -> int:
 
 
 def _fit(name: str, size: int, module: nn.Module, role: str, use: Use) -> Use:
-    """The use with its block and dimension filled in; refused where the group does not fit the module."""
+    """The use with its block and dimension filled in; refused if the group does not fit the module."""
     features = _features(module, role)
-    whole = not use.block  # a name alone: all features, in equal blocks
+    whole = not use.block  # a name alone means all features, in equal blocks
     use = replace(use, block=features // size) if whole else use
     end = use.offset + size * use.block
     if use.block < 1 or use.offset < 0 or end > features or (whole and end != features):

@@ -1,9 +1,8 @@
-"""Following channels through a trace: the channels of a tensor, which belong together, and which modules use them.
+"""Following channels through a trace: the channels of each tensor, which belong together, and which modules use them.
 
-A *cell* is a run of channels that are kept or dropped together wherever they go. A tensor's `Layout` says which
-cells its channel dimension is made of. Adding two tensors unites their cells, pairwise; where the boundaries differ
-(one is a concatenation, say) cells are split first. Every layout written down before stays valid, because a cell that
-was united or split knows what replaced it.
+A *cell* is a run of channels that are kept or dropped together everywhere. The `Layout` of a tensor lists the cells of
+its channel dimension. Adding two tensors unites their cells in pairs; cells with different boundaries (from a
+concatenation, for example) are split first. Earlier layouts stay valid, since a cell knows what replaced it.
 """
 
 from __future__ import annotations
@@ -21,31 +20,31 @@ Kind = Literal["equal", "whole"]
 
 @dataclass(eq=False)
 class Cell:
-    """A run of channels that stay together, and why they must not be dropped, if so."""
+    """A run of channels that stay together, and the reasons why they must not be dropped, if any."""
 
     size: int
     reasons: list[str] = field(default_factory=list)
-    replaced_by: tuple[Part, ...] = ()  # what it became when it was united with another (one part) or split (two)
+    replaced_by: tuple[Part, ...] = ()  # one part after a union, two after a split
 
     def become(self, *sizes: int, block: int = 1) -> None:
-        """Be replaced by new cells of these sizes, each of whose channels is ``block`` of this one's."""
+        """Replace this cell by new cells of these sizes, each of whose channels is ``block`` of this one's."""
         self.replaced_by = tuple(Part(Cell(size, list(self.reasons)), block) for size in sizes)
 
 
 @dataclass(frozen=True)
 class Part:
-    """The channels of a cell, each of them ``block`` consecutive features (0: not known before somebody reads them)."""
+    """The channels of a cell, each of them ``block`` consecutive features (0: unknown until a module reads them)."""
 
     cell: Cell
     block: int = 1
 
     @property
     def length(self) -> int:
-        """The number of features; of channels, where blocks are not known."""
+        """The number of features, or of channels if blocks are unknown."""
         return self.cell.size * max(self.block, 1)
 
     def live(self) -> Iterator[Part]:
-        """What the part consists of now."""
+        """The parts that it consists of after all unions and splits."""
         cell, factor = self.cell, 1
         while len(cell.replaced_by) == 1:
             cell, factor = cell.replaced_by[0].cell, cell.replaced_by[0].block * factor
@@ -59,7 +58,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Layout:
-    """A tensor whose dimension ``dim`` (negative) is made of ``parts``; ndim and shape are None where not known."""
+    """A tensor whose dimension ``dim`` (negative) consists of ``parts``; ndim and shape are None if unknown."""
 
     parts: tuple[Part, ...]
     dim: int
@@ -67,21 +66,21 @@ class Layout:
     shape: tuple[int, ...] | None = None
 
     def live(self) -> list[Part]:
-        """The parts as they are now, after all unions and splits so far."""
+        """The parts after all unions and splits so far."""
         return [now for part in self.parts for now in part.live()]
 
     @property
     def features(self) -> int:
-        """The size of the channel dimension; 0 where it is not known."""
+        """The size of the channel dimension, 0 if unknown."""
         return 0 if any(not p.block for p in self.parts) else sum(p.cell.size * p.block for p in self.parts)
 
     @property
     def even(self) -> bool:
-        """Whether every channel is equally many features."""
+        """Whether all channels have equally many features."""
         return len({p.block for p in self.parts}) == 1
 
     def sized(self, features: int) -> Layout | None:
-        """This layout, read by somebody who expects so many features; None where they do not fit."""
+        """This layout with the number of features that its reader expects, or None if it cannot have it."""
         channels = sum(p.cell.size for p in self.parts)
         if not any(p.block for p in self.parts) and features % channels == 0:
             return replace(self, parts=tuple(Part(p.cell, features // channels) for p in self.parts))
@@ -102,7 +101,7 @@ class Layout:
 
 @dataclass(frozen=True, eq=False)
 class Opaque:
-    """A tensor whose channels cannot be dropped: an input, an attribute, the result of what is not understood."""
+    """A tensor whose channels cannot be dropped: an input, an attribute, or the result of an unknown operation."""
 
     reason: str
     shape: tuple[int, ...] | None = None
@@ -118,21 +117,21 @@ class Sizes:
 
 @dataclass(frozen=True)
 class Count:
-    """The size of x's channel dimension as a number: it changes when channels are dropped."""
+    """The size of x's channel dimension as a number, which changes when channels are dropped."""
 
     of: Layout
 
 
 @dataclass(frozen=True)
 class Plain:
-    """A number, a dtype, ...: whatever does not depend on the channels; the size of a batch says that it is one."""
+    """A value that does not depend on the channels, such as a dtype; is_batch_size: the size of the batch."""
 
     is_batch_size: bool = False
 
 
 @dataclass(frozen=True)
 class ModuleUse:
-    """A module seen producing ("out"), consuming ("in") or carrying per-channel state for ("through") a layout."""
+    """A module that produces ("out"), consumes ("in") or has a state for each channel of ("through") a layout."""
 
     role: str
     module: str
@@ -151,7 +150,7 @@ class Requirement:
 
 
 class Flow:
-    """What is known of the channels while a trace is followed."""
+    """The uses and requirements of channels that are found while a trace is followed."""
 
     def __init__(self) -> None:
         self.module_uses: dict[tuple[str, str], ModuleUse] = {}
@@ -164,32 +163,32 @@ class Flow:
         return Layout((Part(Cell(size, list(reasons))),), dim, ndim)
 
     def read(self, value: Any, dim: int, features: int) -> Layout | None:
-        """The channels that a module with this input dimension reads; None where they do not fit."""
+        """The channels that a module with this input dimension reads, or None if they do not fit."""
         if isinstance(value, Layout):
             return value.sized(features) if value.is_dim(dim) else None
-        if isinstance(value, Opaque):  # read twice, it is the same channels twice
+        if isinstance(value, Opaque):  # the same channels each time it is read
             ndim = None if value.shape is None else len(value.shape)
             return self._read.setdefault((value, dim, features), self.fresh(features, dim, ndim, value.reason))
         return None
 
     def record_use(self, role: str, module: str, layout: Layout) -> None:
-        """Record a use; a module called twice has one weight, so both calls' channels go together."""
+        """Record a use; if a module is called twice, the channels of both calls belong together."""
         before = self.module_uses.setdefault((role, module), ModuleUse(role, module, layout))
         if before.layout is not layout:
             self.tie(before.layout, layout, f"'{module}' is called on different layouts")
 
     def require(self, kind: Kind, runs: int, module: str, layout: Layout) -> None:
-        """Record what a grouped operation needs."""
+        """Record the requirement of a grouped operation."""
         self.requirements.append(Requirement(kind, runs, module, layout))
 
     def fix(self, layout: Layout, reason: str) -> None:
-        """The channels of a layout must not be dropped."""
+        """Mark the channels of a layout as not to be dropped."""
         for part in layout.live():
             if reason not in part.cell.reasons:
                 part.cell.reasons.append(reason)
 
     def tie(self, a: Layout, b: Layout, otherwise: str) -> None:
-        """Channel i of one is kept exactly if channel i of the other is; fixes both where they cannot be paired."""
+        """Keep channel i of one exactly if channel i of the other is kept; fix both if they cannot be paired."""
         while pair := next(((p, q) for p, q in zip_longest(a.live(), b.live()) if p != q), None):
             if None in pair or not self._bring_together(*pair):
                 self.fix(a, otherwise)
@@ -197,7 +196,7 @@ class Flow:
                 return
 
     def _bring_together(self, p: Part, q: Part) -> bool:
-        """Make two parts that start at the same place more alike by one step; False where they can never be."""
+        """Make two parts that start at the same place more alike by one step; False if they cannot be united."""
         fine, coarse = sorted((p, q), key=lambda part: part.block)
         if fine.block == 0 < coarse.block:
             return False
@@ -207,7 +206,7 @@ class Flow:
             if short.length % max(long.block, 1):
                 return False
             long.cell.become(head, long.cell.size - head)
-        elif fine.block < coarse.block:  # what is several channels here is one there
+        elif fine.block < coarse.block:  # several channels of one are one channel of the other
             times = coarse.block // fine.block
             if coarse.block % fine.block or fine.cell.size % times:
                 return False
@@ -218,7 +217,7 @@ class Flow:
         return True
 
     def opaque(self, reason: str, values: Iterable[Any], shape: tuple[int, ...] | None = None) -> Opaque:
-        """The result of something not understood; whatever channels went in are fixed."""
+        """The result of an unknown operation; the channels of its arguments are fixed."""
         for value in values:
             if isinstance(value, (Sizes, Count)):
                 self.fix(value.of, reason)
@@ -227,7 +226,7 @@ class Flow:
         return Opaque(reason, shape)
 
     def expose(self, modules: dict[str, nn.Module]) -> None:
-        """Fix the channels of modules whose weights are not theirs alone, or are computed from other tensors."""
+        """Fix the channels of modules whose weights are shared or computed from other tensors."""
         owners: dict[int, str] = {}
         for _, name in list(self.module_uses):
             for tensor in modules[name].parameters():
@@ -241,7 +240,7 @@ class Flow:
                 self.fix(seen.layout, self.exposed[seen.module])
 
     def constraints(self) -> list[tuple[Cell, Kind, int, str]]:
-        """(cell, kind, runs, module) of every requirement; cells that a requirement cannot be stated for are fixed."""
+        """(cell, kind, runs, module) of every requirement; cells that do not fit a requirement are fixed."""
         found = []
         for requirement in self.requirements:
             parts, run, offset = requirement.layout.live(), requirement.layout.features // requirement.runs, 0

@@ -1,8 +1,7 @@
-"""The channel graph: groups of channels that are kept or dropped together, who produces them and who consumes them.
+"""The channel graph: groups of channels that are kept or dropped together, with their producers and consumers.
 
 Masking a group's channels at the inputs of all its consumers gives the same output as cutting them out of producers,
-norm layers and consumers: norm layers and activations in between never see a mask, and never mix channels (where they
-would, the group is fixed).
+norm layers and consumers, since nothing in between mixes channels (a group is fixed otherwise).
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from .rules import follow
 
 @dataclass(frozen=True)
 class ChannelGraph:
-    """All groups of a model, in the order in which they are first met."""
+    """All groups of a model, in the order of their first use."""
 
     groups: tuple[Group, ...]
 
@@ -91,13 +90,13 @@ class ChannelGraph:
 
 
 def channel_graph(model: nn.Module, example_input: Any = None) -> ChannelGraph:
-    """Find out which module feeds which channels; the model is only looked at.
+    """The channel graph of a model, which is not changed.
 
     example_input: a tensor, a tuple of positional arguments or a mapping of named ones, of a batch of two or more.
-    Without it most models can be followed too, but reshapes and what counts dimensions from the front may not.
+    Most models can be followed without it, but not all reshapes and dimensions counted from the front.
 
-    What cannot be followed makes the channels it touches fixed, with the reason. A model that torch.fx cannot trace is
-    traced by torch.export, where numbers that Python computes from shapes are constants.
+    Channels that cannot be followed are fixed, with the reason. A model that torch.fx cannot trace is traced by
+    torch.export, which treats numbers that Python computes from shapes as constants.
 
     >>> model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 10))
     >>> import torch
@@ -135,7 +134,7 @@ def _groups(flow: Flow) -> Iterator[Group]:
 
 
 def _short(uses: tuple[Use, ...]) -> str:
-    """The first module of a list, and how many more there are."""
+    """The first module of a list and the number of others."""
     texts = [f"{u.module} (blocks of {u.block})" if u.block > 1 else u.module for u in uses]
     texts = list(dict.fromkeys(texts))
     return texts[0] + (f" +{len(texts) - 1}" if len(texts) > 1 else "") if texts else ""

@@ -1,4 +1,4 @@
-"""What a group of channels is: where it lies in each module, and what may be dropped of it."""
+"""Groups of channels: their places in modules, and the constraints on dropping them."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ...errors import ConversionError
 
 @dataclass(frozen=True)
 class Use:
-    """Where a group's channels lie in a module: channel c is ``block`` features from ``offset + c * block`` on.
+    """The place of a group's channels in a module: channel c is ``block`` features from ``offset + c * block`` on.
 
     dim: the dimension (negative) of the module's input, for producers of its output, that holds these features.
 
@@ -25,13 +25,13 @@ class Use:
     dim: int = -1
 
     def features(self, channels: Iterable[int]) -> list[int]:
-        """The module's features that these channels of the group are."""
+        """The features of the module that belong to these channels of the group."""
         return [self.offset + c * self.block + i for c in channels for i in range(self.block)]
 
 
 @dataclass(frozen=True)
 class Constraint:
-    """What a module requires of the channels kept, which it sees as ``runs`` runs of equal length.
+    """A constraint on the channels kept, which a module sees as ``runs`` runs of equal length.
 
     "equal": every run keeps the same number (the inputs and the outputs of a grouped convolution).
     "whole": a run is kept or dropped as a whole (the groups of a GroupNorm).
@@ -70,7 +70,7 @@ class Group:
 
     @property
     def fixed(self) -> bool:
-        """Whether all channels have to stay."""
+        """Whether no channel may be dropped."""
         return bool(self.reasons)
 
     def check(self, keep: Sequence[int]) -> None:

@@ -1,4 +1,4 @@
-"""What each kind of module does to channels."""
+"""The rules of modules for channels."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Hardsigmoid Hardshrink Softshrink Tanhshrink Threshold Identity Dropout AlphaDro
 
 
 def _family(*stems: str) -> list[type[nn.Module]]:
-    """The 1d, 2d and 3d classes of these names, as far as they exist."""
+    """The existing 1d, 2d and 3d classes of these names."""
     names = [f"{stem}{n}d" for stem in stems for n in (1, 2, 3)]
     return [vars(nn)[name] for name in names if name in vars(nn)]
 
 
 @module_rule(nn.Linear, *_family("Conv", "ConvTranspose"), source=True)
 def weighted(flow: Flow, call: Call) -> Any:
-    """Consumes channels and produces others; a depthwise convolution hands its own on, one or several features each."""
+    """Consumes channels and produces others; a depthwise convolution passes its own on, as one or several features."""
     module, name = call.module, call.step.name
     if isinstance(module, nn.Linear):
         dim, fan_in, fan_out, groups = -1, module.in_features, module.out_features, 1
@@ -62,10 +62,9 @@ def embedded(flow: Flow, call: Call) -> Layout:
 
 @module_rule(*_family("BatchNorm", "InstanceNorm"), nn.SyncBatchNorm, nn.GroupNorm, nn.PReLU)
 def per_channel(flow: Flow, call: Call) -> Any:
-    """Has a state for every channel of dimension 1; GroupNorm computes its statistics within runs of channels."""
+    """Has a state for each channel of dimension 1; GroupNorm computes statistics within runs of channels."""
     module, name, x = call.module, call.step.name, call.x
-    options = ("num_features", "num_channels", "num_parameters")
-    features = option(module, *options)
+    features = option(module, "num_features", "num_channels", "num_parameters")
     if isinstance(module, nn.PReLU) and features == 1:
         return elementwise(flow, call)
     sized = x.sized(features) if x.ndim is None or x.is_dim(1) else None
@@ -101,7 +100,7 @@ module_rule(nn.Upsample)(interpolate)
 )
 def spatial_module(flow: Flow, call: Call) -> Any:
     """Works on the trailing dimensions, on every channel alike."""
-    kind = next(kind for kind in type(call.module).__mro__ if kind in MODULES)  # a subclass may be called anything
+    kind = next(kind for kind in type(call.module).__mro__ if kind in MODULES)  # a subclass may have any name
     return spatial(flow, call, int(kind.__name__[-2]))
 
 

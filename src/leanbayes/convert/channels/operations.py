@@ -1,7 +1,7 @@
-"""What each kind of operation does to channels.
+"""The rules of operations for channels.
 
-The functions that modules share (`elementwise`, `spatial`, `flatten`, ...) take their options as arguments; the rules
-below them read those options from a call.
+Functions that modules share (`elementwise`, `spatial`, `flatten`, ...) take their options as arguments; the rules below
+them read those options from a call.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ POOLS = ("max", "avg", "adaptive_max", "adaptive_avg", "lp")
 
 @operation_rule(POINTWISE, any_arguments=True)
 def elementwise(flow: Flow, call: Call) -> Any:
-    """Ties the channels of all operands; an operand without channels, or with one for all, is broadcast."""
+    """Ties the channels of all operands; an operand without a channel dimension, or of size 1, is broadcast."""
     layouts = [value for value in call.values if isinstance(value, Layout)]
     if not layouts or any(isinstance(value, (Sizes, Count)) for value in call.values):
-        return not_followed(flow, call)  # the number of channels is calculated with
+        return not_followed(flow, call)  # computes with the number of channels
     base = max(layouts, key=lambda layout: layout.features)
     for other in layouts:
         if other.dim != base.dim:
@@ -53,7 +53,7 @@ def _broadcast(shape: tuple[int, ...] | None, dim: int) -> bool:
 
 
 def softmax(flow: Flow, call: Call, dim: Any) -> Any:
-    """Couples the channels if it runs across them."""
+    """Couples the channels if it normalises across them."""
     if not isinstance(dim, int) or (dim >= 0 and call.x.ndim is None):
         return not_followed(flow, call)
     if call.x.is_dim(dim):
@@ -72,12 +72,12 @@ def spatial(flow: Flow, call: Call, dims: int) -> Any:
     "upsample_bilinear2d upsample_trilinear3d upsample_bicubic2d"
 )
 def interpolate(flow: Flow, call: Call) -> Any:
-    """Works on everything behind dimension 1."""
+    """Works on the dimensions after dimension 1."""
     return spatial(flow, call, -call.x.dim - 1 if call.x.ndim is None else call.x.ndim - 2)
 
 
 def flatten(flow: Flow, call: Call, start: int, end: int) -> Any:
-    """Merges dimensions: channels merged with what lies behind them become blocks of features."""
+    """Merges dimensions: channels merged with later dimensions become blocks of features."""
     x = call.x
     if x.ndim is None:
         return not_followed(flow, call)
@@ -118,7 +118,7 @@ def _flatten(flow: Flow, call: Call) -> Any:
 
 @operation_rule("cat concat concatenate", any_arguments=True)
 def _cat(flow: Flow, call: Call) -> Any:
-    """Along channels: one after the other. Along anything else: the same channels."""
+    """Concatenates channels along their dimension; along another one the channels stay the same."""
     tensors, dim = call.get(0, "tensors"), call.get(1, "dim axis", 0)
     like = next((value for value in tensors if isinstance(value, Layout)), None) if isinstance(tensors, tuple) else None
     if like is None or not isinstance(dim, int) or (dim >= 0 and like.ndim is None):
@@ -137,7 +137,7 @@ def _cat(flow: Flow, call: Call) -> Any:
 
 @operation_rule("mean sum amax amin logsumexp")
 def _reduce(flow: Flow, call: Call) -> Any:
-    """Over other dimensions than that of the channels."""
+    """Reduces dimensions other than that of the channels."""
     x, dims, keep = call.x, call.get(1, "dim axis"), call.get(2, "keepdim", False)
     dims = dims if isinstance(dims, tuple) else (dims,)
     if x.ndim is None or not dims or any(not isinstance(d, int) or x.is_dim(d) for d in dims):
@@ -176,7 +176,7 @@ def _getitem(flow: Flow, call: Call) -> Any:
 
 
 def getitem(flow: Flow, call: Call, index: tuple[Any, ...]) -> Any:
-    """Slices, single entries and new axes, as long as all channels are taken."""
+    """Takes slices, single entries and new axes, if all channels are taken."""
     x = call.x
     if x.ndim is None or any(i is not None and i is not ... and not isinstance(i, (int, slice)) for i in index):
         return not_followed(flow, call)
@@ -231,7 +231,7 @@ def _plain(flow: Flow, call: Call) -> Plain:
 
 
 def _size(flow: Flow, x: Layout, index: Any) -> Any:
-    """An entry or a slice of a shape: a plain number unless it is that of the channels."""
+    """An entry or a slice of a shape: a plain number unless it is the number of channels."""
     if index == 0 and not x.is_dim(0):
         return Plain(is_batch_size=True)
     if isinstance(index, int) and (index < 0 or x.ndim is not None):
@@ -244,7 +244,7 @@ def _size(flow: Flow, x: Layout, index: Any) -> Any:
 
 @operation_rule("view reshape", any_arguments=True)
 def _view(flow: Flow, call: Call) -> Any:
-    """Follows channels that stay a dimension of their own or merge with what lies behind them."""
+    """Follows channels that stay a dimension of their own or merge with later dimensions."""
     x, sizes = call.x, call.kwargs.get("shape", call.args[1:])
     sizes = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], tuple) else sizes
     after = call.step.shape
@@ -268,8 +268,8 @@ def _view(flow: Flow, call: Call) -> Any:
 
 
 def _place(before: tuple[int, ...], after: tuple[int, ...], channel: int) -> tuple[int, int] | None:
-    """Where the channel dimension is after a reshape, and how many consecutive features a channel has become."""
-    for dim in range(min(channel, 1), len(after)):  # never the batch dimension, though a batch of one would fit
+    """The channel dimension after a reshape, and how many consecutive features a channel becomes; None if unknown."""
+    for dim in range(min(channel, 1), len(after)):  # not the batch dimension, though a batch of one would fit
         if math.prod(after[:dim]) != math.prod(before[:channel]):
             continue
         for end in range(channel + 1, len(before) + 1):

@@ -1,8 +1,7 @@
-"""Following a trace: a rule for every kind of module (modules.py) and operation (operations.py).
+"""Following a trace by rules for modules (modules.py) and operations (operations.py).
 
-A rule takes the flow and a call and returns what the result is: a `Layout`, an `Opaque` tensor, or `Plain` for what has
-no channels (numbers). What has no rule fixes the channels it touches. Modules of other
-packages get a rule by `module_rule`.
+A rule takes the flow and a call and returns its result: a `Layout`, an `Opaque` tensor, or `Plain` for a value without
+channels. A call without a rule fixes the channels of its arguments. `module_rule` adds rules for your own modules.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from .flow import Count, Flow, Layout, Opaque, Plain, Sizes
 
 @dataclass(frozen=True)
 class Call:
-    """A step whose arguments have been replaced by what is known of them; module is None for an operation."""
+    """A step with the results of earlier steps as arguments; module is None for an operation."""
 
     step: Step
     module: Any
@@ -30,7 +29,7 @@ class Call:
 
     @property
     def values(self) -> list[Any]:
-        """All arguments, those in lists and slices too."""
+        """All arguments, also those in lists and slices."""
         return list(_flat([*self.args, *self.kwargs.values()]))
 
     @property
@@ -53,9 +52,9 @@ PLAIN_ATTRIBUTES = ("ndim", "dtype", "device", "layout", "is_cuda", "requires_gr
 
 
 def module_rule(*kinds: type[nn.Module], source: bool = False) -> Callable[[Rule], Rule]:
-    """Register what modules of these classes, and of subclasses with the same forward, do to channels.
+    """Register a rule for modules of these classes, and of subclasses with the same forward.
 
-    source: whether the rule wants calls on tensors without known channels too, because it makes new ones.
+    source: whether the rule produces channels, so that it is called for tensors without known channels too.
     """
 
     def register(rule: Rule) -> Rule:
@@ -68,9 +67,9 @@ def module_rule(*kinds: type[nn.Module], source: bool = False) -> Callable[[Rule
 
 
 def operation_rule(names: str, any_arguments: bool = False) -> Callable[[Rule], Rule]:
-    """Register what operations of these names (as in `Step.name`) do to channels.
+    """Register a rule for operations of these names (as in `Step.name`).
 
-    any_arguments: whether the rule looks at all its arguments itself; else it gets a layout first and no sizes of one.
+    any_arguments: whether the rule checks its arguments; otherwise its first is a layout, and none is a size of one.
     """
 
     def register(rule: Rule) -> Rule:
@@ -104,9 +103,9 @@ def follow(model: nn.Module, steps: Iterable[Step]) -> Flow:
 
 
 def not_followed(flow: Flow, call: Call, reason: str = "") -> Opaque:
-    """The rule of everything without a rule: what goes in is fixed, what comes out has no known channels."""
+    """The rule of calls without a rule: the channels of arguments are fixed, the result has no known channels."""
     what = call.step.name.lstrip("?")
-    if call.module is not None:  # called on something else as well, it still has to take what it takes here
+    if call.module is not None:  # other calls of it must keep the sizes that this one needs
         flow.exposed[what] = _elsewhere(what)
         what = f"{type(call.module).__name__} '{what}'"
     return flow.opaque(reason or f"goes through {what}", call.values, call.step.shape)

@@ -1,4 +1,4 @@
-"""What `Dropout` does."""
+"""The implementation of `Dropout`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class _Dropout(Implementation[Dropout]):
         return refusal(module)
 
     def selects(self, module: nn.Module, model: nn.Module) -> bool:
-        """The model's own dropout layers, or else every weight layer but the first."""
+        """The model's own dropout layers, or else every weight layer except the first."""
         usable = [m for m in model.modules() if self.reason_unsupported(m) is None]
         if own := [m for m in usable if type(m) in OWN_DROPOUT and self._rate_of(m) > 0]:
             return module in own
@@ -36,11 +36,11 @@ class _Dropout(Implementation[Dropout]):
         return module in weights[1:] if len(weights) > 1 else module in weights
 
     def convert(self, module: nn.Module, conversion: Conversion) -> BayesianLayer:
-        """A layer that masks its inputs; the parameters are the same objects under the same names."""
+        """A layer that masks its inputs, with the same parameters under the same names."""
         if type(module) in OWN_DROPOUT:
             return DropoutAlways(module, self._rate_of(module))
         return DropoutLayer(module, self.config.elsewhere if self.config.rate is None else self.config.rate)
 
     def _rate_of(self, module: Any) -> float:
-        """The rate that a dropout layer of the model's own is given."""
+        """The rate of a dropout layer of the model."""
         return float(module.p) if self.config.rate is None else self.config.rate

@@ -20,18 +20,17 @@ from ...turns import check_forward
 
 
 class DropoutMask(Site):
-    """Multiplies features, or whole channels, by Bernoulli(1 - rate) / (1 - rate).
+    """Multiplies features, or whole channels, by Bernoulli(1 - rate) / (1 - rate), in train and in eval mode.
 
     spatial: how many trailing dimensions share one mask value (0 for features, 2 for the channels of an image).
-    features: the shape of one mask without the batch dimension; None where only an input tells. `predict` then lets
-        the module see one first (`leanbayes.sampling.watching`); a module that is used several times in a pass has one
-        mask for every shape it meets.
+    features: the shape of one mask without the batch dimension; None if only an input tells. `predict` then lets the
+        module see one first (`leanbayes.sampling.watching`); a module that is called several times in a pass has one
+        mask for each shape.
 
-    Under ``mean_only`` it is the identity, since the mask has mean one. Otherwise it is always on: a draw of a Bayesian
-    network does not depend on train() and eval().
+    Under ``mean_only`` it is the identity, since the mask has mean one.
     """
 
-    device = torch.device("cpu")  # masks are small: they are drawn there and follow their input
+    device = torch.device("cpu")  # masks are small, and are moved to their input
 
     def __init__(self, rate: float, spatial: int = 0, features: tuple[int, ...] | None = None) -> None:
         super().__init__()
@@ -40,7 +39,7 @@ class DropoutMask(Site):
         self.shapes = [] if features is None else [features]
 
     def noise(self, generator: torch.Generator | None = None) -> Tensor:
-        """The masks of one whole sample, those of all shapes in one row."""
+        """The masks of one sample, those of all shapes in one row."""
         keep = torch.empty(sum(map(math.prod, self.shapes)))
         return keep.bernoulli_(1 - self.rate, generator=generator) / (1 - self.rate)
 
@@ -65,7 +64,7 @@ class DropoutMask(Site):
         return x * (keep / (1 - self.rate))
 
     def _mask(self, masks: Tensor, wanted: tuple[int, ...]) -> Tensor:
-        """The mask for inputs of this shape; where the batch is not dimension 0, one that broadcasts to it."""
+        """The mask for inputs of this shape, or one that broadcasts to it if the batch is not dimension 0."""
         known = self.shapes
         if not self.learns_shape:
             return masks.reshape(known[0])
@@ -84,7 +83,7 @@ class DropoutMask(Site):
 
 
 class DropoutAlways(DropoutMask, BayesianLayer):
-    """A model's own `nn.Dropout`, kept on when sampling."""
+    """An `nn.Dropout` of the model that stays on when sampling."""
 
     def scale_noise_(self, factor: float) -> Callable[[], None] | None:
         return _scaled_rate(self, self, factor)
@@ -104,8 +103,7 @@ class DropoutAlways(DropoutMask, BayesianLayer):
 class DropoutLayer(StandIn):
     """A Linear or convolution that drops its inputs; its parameters keep their names.
 
-    Dropping input j sets column j of the weight to zero: a two-point posterior on whole columns (Gal and
-    Ghahramani, 2016).
+    Dropping input j sets column j of the weight to zero: a two-point posterior on columns (Gal and Ghahramani, 2016).
     """
 
     def __init__(self, module: nn.Module, rate: float) -> None:
@@ -133,9 +131,9 @@ def spatial_of(module: nn.Module) -> int:
 
 
 def _scaled_rate(layer: BayesianLayer, mask: DropoutMask, factor: float) -> Callable[[], None] | None:
-    """Give a mask the rate at which its standard deviation, sqrt(rate / (1 - rate)), is ``factor`` times as large.
+    """Change the rate of a mask so that its standard deviation, sqrt(rate / (1 - rate)), is ``factor`` times as large.
 
-    The method of the layer names that rate, so that files have it; a part of an ensemble has none, and keeps its rate.
+    The method of the layer stores the rate; a part of an ensemble has no method, and keeps its rate.
     """
     before = layer.method, mask.rate
     if layer.method is None or mask.rate == 0:

@@ -1,4 +1,4 @@
-"""What dropout does to mean and variance: rules of `leanbayes.prediction.moments`."""
+"""The mean and variance of dropout: rules of `leanbayes.prediction.moments`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from .layer import DropoutAlways, DropoutLayer, DropoutMask
 
 @module_rule(DropoutMask, DropoutAlways)
 def masked(mask: DropoutMask, x: Moments | Tensor) -> Moments:
-    """x b / (1 - rate) with a Bernoulli b: the mean stays, and rate / (1 - rate) E[x^2] comes to the variance.
+    """x b / (1 - rate) with a Bernoulli b: the mean stays, and the variance grows by rate / (1 - rate) E[x^2].
 
-    Where whole channels are dropped, b is the same for all of their positions.
+    If whole channels are dropped, b is the same for all of their positions.
     """
     x = x if isinstance(x, Moments) else Moments.fixed(x)
     more = mask.rate / (1 - mask.rate)

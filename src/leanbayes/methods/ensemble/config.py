@@ -1,4 +1,4 @@
-"""Deep ensembles (Lakshminarayanan et al., 2017) of any method: several networks, trained apart, asked together."""
+"""Deep ensembles (Lakshminarayanan et al., 2017) of any method."""
 
 from __future__ import annotations
 
@@ -26,10 +26,9 @@ class Ensemble(Method):
             "auto" perturbs a network that has been trained, and starts afresh from one that has not.
         perturbation: the size of the perturbation, relative to the root mean square of each tensor.
 
-    The model as it was becomes member 0. A training step trains one member, in turn, and leaves the others exactly as
-    they are, so that training is that of K separate networks: for each of them to see the data E times takes
-    `fit(epochs=K * E)`. `predict` goes through the members one after the other; plain members need no more samples than
-    there are members, and get no more.
+    The model becomes member 0. A training step trains one member, in turn, and does not change the others, so for each
+    member to see the data E times takes `fit(epochs=K * E)`. `predict` goes through the members one after the other;
+    plain members need no more samples than there are members, and get no more.
 
     >>> from torch import nn
     >>> import leanbayes as lb

@@ -1,4 +1,4 @@
-"""What `Ensemble` does."""
+"""The implementation of `Ensemble`."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from .layer import EnsembleLayer, InTurn, Turn, attach, layers, owners, replaced
 class _Ensemble(Implementation[Ensemble]):
     @property
     def inner(self) -> Implementation[Any] | None:
-        """What the method of the members does."""
+        """The implementation of the members' method."""
         return None if self.config.method is None else implementation(self.config.method)
 
     def reason_unsupported(self, module: nn.Module) -> str | None:
-        """For what has nothing to be several of, and what cannot be copied or started afresh."""
+        """For modules without parameters and buffers, and those that cannot be copied or initialised again."""
         return _refusal(module, self.config.init)
 
     def selects(self, module: nn.Module, model: nn.Module) -> bool:
-        """Every module with parameters or buffers; those it refuses are then named in the plan with the reason."""
+        """Every module with parameters or buffers; the plan says why it leaves some of them."""
         return module in owners(module) or self.reason_unsupported(module) is None
 
     def parts(self, conversion: Conversion) -> list[Part]:
-        """On its own: the layers that its method would take, the others, and dropout layers, which need no copies."""
+        """The layers that the members' method takes, all others, and dropout layers, which need no copies."""
         inner, model = self.inner, conversion.model
         if inner is None or model is None:
             return super().parts(conversion)
@@ -57,7 +57,7 @@ class _Ensemble(Implementation[Ensemble]):
         return [(method, takes) for method, takes in parts if any(takes(m) for m in model.modules())]
 
     def prepare(self, modules: Mapping[str, nn.Module], conversion: Conversion) -> None:
-        """Let the method see all the layers of each member together."""
+        """Prepare the method with all layers of each member."""
         if (inner := self.inner) is None:
             return
         each = {name: self._copies(module, conversion) for name, module in modules.items()}
@@ -74,23 +74,23 @@ class _Ensemble(Implementation[Ensemble]):
         return EnsembleLayer(members, conversion.scratch("turn", Turn))
 
     def callbacks(self, model: nn.Module) -> list[Any]:
-        """Turns, once however many layers and rules there are, and what the members' method needs."""
+        """The callback of turns, once for the model, and the callbacks of the members' method."""
         first = layers(model)[0].method == self.config
         return [*([InTurn(model)] if first else []), *(self.inner.callbacks(model) if self.inner else [])]
 
     def attach(self, model: nn.Module) -> None:
-        """All layers of the model take turns together."""
+        """Share one turn among all layers of the model."""
         attach(model)
 
     detach = attach
 
     def _made(self, conversion: Conversion) -> list[tuple[dict[int, Any], Conversion]]:
-        """What has been copied, and what has been made random, for every member: tied tensors stay tied within it."""
+        """For each member, the copies made so far and its conversion, so that tied tensors stay tied."""
         count = self.config.members
         return conversion.scratch(("members", count), lambda: [({}, Conversion()) for _ in range(count)])
 
     def _copies(self, module: nn.Module, conversion: Conversion) -> list[nn.Module]:
-        """The module for each of the members, not random yet; made once."""
+        """A plain copy of the module for each member, made once."""
 
         def make() -> list[nn.Module]:
             first = replaced(module, lambda part: None)
@@ -106,7 +106,7 @@ class _Ensemble(Implementation[Ensemble]):
         return self.inner.convert(part, conversion)
 
     def _init(self, conversion: Conversion) -> str:
-        """Where members start: as told, or by whether the network has been trained."""
+        """How members start; "auto" depends on whether the network has been trained."""
         model = conversion.model
         if self.config.init != "auto" or model is None:
             return self.config.init
@@ -118,12 +118,12 @@ class _Ensemble(Implementation[Ensemble]):
         return conversion.scratch("init", chosen)
 
     def _started(self, module: nn.Module, init: str) -> nn.Module:
-        """The copy of a member with values of its own; what is frozen, or has none in a plan, stays as it is."""
+        """A copy of a module with values of its own; frozen parameters and those of a plan are not changed."""
         trained = [p for p in module.parameters() if p.requires_grad]
         if any(p.is_meta for p in module.parameters()) or (not trained and any(True for _ in module.parameters())):
             return module
         if init == "fresh":
-            for part in reversed(list(module.modules())):  # an attention sets a bias of what it holds, and comes last
+            for part in reversed(list(module.modules())):  # attention, which resets a child's bias, comes last
                 if (reset := _reset(part)) is not None:
                     reset()
             return module
@@ -135,7 +135,7 @@ class _Ensemble(Implementation[Ensemble]):
 
 
 def _by_name(modules: Mapping[str, nn.Module]) -> Iterator[tuple[str, nn.Module]]:
-    """Every module inside of several, each by its whole name."""
+    """Every module inside of several, by its whole name."""
     for name, module in modules.items():
         yield from module.named_modules(prefix=name)
 
@@ -169,6 +169,6 @@ def _is_computed(module: nn.Module) -> bool:
 
 
 def _drop_hooks(module: nn.Module) -> None:
-    """Hooks go over to the replacement, and must not run in the members as well."""
+    """Remove the hooks of a member, which the ensemble layer has."""
     for name in ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks"):
         setattr(module, name, OrderedDict())

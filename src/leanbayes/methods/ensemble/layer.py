@@ -21,12 +21,10 @@ from ...sampling import Site, context, handed_over
 class Turn(Site):
     """The index of the member that a pass uses: one random site that all layers of an ensemble share.
 
-    period: the number of members (where layers differ in it, their least common multiple; a layer takes the index
-        modulo its own). member: the index of the present pass, or of the last one. held: whether a callback has chosen
-        it for a whole training step.
+    period: the number of members (the least common multiple if layers differ; a layer takes the index modulo its own).
+    member: the index of the present or last pass. held: whether a callback has set it for a whole training step.
 
-    A whole number rather than a buffer: a pass must know it without waiting for a device, and torch.compile makes a
-    graph of each member alone.
+    The index is a Python int, so that a pass does not wait for the device and torch.compile has a graph per member.
     """
 
     has_mean = False
@@ -54,12 +52,12 @@ class Turn(Site):
         return self.period
 
     def index(self) -> int | Tensor:
-        """The member of this pass; a tensor where `torch.func.vmap` runs over several."""
+        """The member of this pass; a tensor if `torch.func.vmap` runs over several."""
         if (given := handed_over(self)) is None:
             return self.member
         try:
             return int(given)
-        except RuntimeError:  # vmap: there is no one number
+        except RuntimeError:  # under vmap
             return given
 
     def advance(self) -> None:
@@ -67,7 +65,7 @@ class Turn(Site):
         self.member, self.next = self.next, (self.next + 1) % self.period
 
     def begin(self, model: nn.Module, inputs: Any) -> None:
-        """Called before every pass of the model: selects the next member in training, a random one otherwise."""
+        """Called before each pass of the model: selects the next member in training, a random one otherwise."""
         given = context.draws is not None and id(self) in context.draws
         if given or context.mean_only or (self.training and self.held):
             return
@@ -82,10 +80,10 @@ class Turn(Site):
 
 
 class EnsembleLayer(BayesianLayer):
-    """K modules in the place of one, each with parameters and statistics of its own; a pass uses one of them.
+    """K modules in place of one, each with its own parameters and statistics; a pass uses one of them.
 
-    members: the modules, alike but for their values; the first is the one that was there.
-    turn: shared by all layers of a model, so that a pass goes through one whole network.
+    members: the modules; the first is the original one.
+    turn: shared by all layers of a model, so that a pass uses one whole network.
 
     Attributes of the module (``weight``, ``in_features``, ...) are those of the selected member.
 
@@ -112,11 +110,11 @@ class EnsembleLayer(BayesianLayer):
 
     @property
     def shell(self) -> nn.Module:  # type: ignore[override]
-        """A module of the kind that was replaced; its options are those of every member."""
+        """The original module, whose options all members have."""
         return original(self.members[0])
 
     def named_posteriors(self) -> dict[str, Posterior]:
-        """The distributions of the first member, which `restored` returns."""
+        """The posteriors of the first member, which `restored` returns."""
         first = self.members[0]
         return first.named_posteriors() if isinstance(first, BayesianLayer) else {}
 
@@ -146,7 +144,7 @@ class EnsembleLayer(BayesianLayer):
         index = self.turn.index()
         if not isinstance(index, Tensor):
             return call(self.members[index % len(self.members)])
-        # under vmap the outputs of all members for inputs that samples share are computed once
+        # under vmap, the outputs of all members are computed once for inputs that samples share
         chosen = index.remainder(len(self.members)).reshape(1)
 
         def choose(*each: Any) -> Any:
@@ -157,15 +155,15 @@ class EnsembleLayer(BayesianLayer):
         return tree_map(choose, *(call(member) for member in self.members))
 
     def _through_all(self, output: Any) -> Any:
-        """The output, with a zero gradient to the resting members where processes train together.
+        """The output, with a zero gradient to the resting members in distributed training.
 
-        DistributedDataParallel waits for the gradient of every parameter; the ensemble's callback takes them away.
+        DistributedDataParallel waits for the gradient of every parameter; the ensemble's callback removes them.
         """
         distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
         if not (distributed and self.training and torch.is_grad_enabled()):
             return output
         own = [p for member in self.resting_members for p in member.parameters() if p.requires_grad]
-        nothing = sum(p.reshape(-1)[:0].sum() for p in own)  # the sum of no elements: 0 also where some are infinite
+        nothing = sum(p.reshape(-1)[:0].sum() for p in own)  # 0 also if values are infinite
         return tree_map(
             lambda x: x + nothing if isinstance(x, Tensor) and x.is_floating_point() else x,  # type: ignore[operator]
             output,
@@ -175,7 +173,7 @@ class EnsembleLayer(BayesianLayer):
         try:
             return super().__getattr__(name)
         except AttributeError:
-            # only attributes of the original module: the KL of a member is not that of the ensemble
+            # only attributes of the original module, not of the Bayesian layer
             if "members" not in self.__dict__.get("_modules", {}) or not hasattr(self.shell, name):
                 raise
             return self._use(lambda member: getattr(member, name))
@@ -186,10 +184,10 @@ class EnsembleLayer(BayesianLayer):
 
 
 class InTurn:
-    """The callback of an ensemble: a training step trains one member and leaves the others exactly as they are.
+    """The callback of an ensemble: a training step trains one member and does not change the others.
 
     Batch b of epoch e trains member (b + e) mod K, so that over K epochs every member sees every batch position. The
-    gradients of the others are removed: an optimiser with momentum or weight decay would move them even if they were 0.
+    gradients of the others are removed, since momentum or weight decay would move them even if they were 0.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -255,7 +253,7 @@ def attach(model: nn.Module) -> None:
 
 
 def member(model: nn.Module, number: int) -> nn.Module:
-    """One network of an ensemble by its number, as a copy of its own.
+    """One network of an ensemble by its number, as a copy.
 
     >>> import leanbayes as lb
     >>> model = nn.Sequential(nn.Linear(2, 2))
@@ -273,7 +271,7 @@ def member(model: nn.Module, number: int) -> nn.Module:
     one = copy.deepcopy(model)
     parts = {id(layer): layer.members[number] for layer in layers(one)}
     for layer in layers(one):
-        for part in layer.members[number].modules():  # on its own, what is random in it is the method's doing
+        for part in layer.members[number].modules():  # its random parts are of the members' method
             if isinstance(part, BayesianLayer):
                 part.method = layer.method.method  # type: ignore[union-attr]
     swap_(one, parts)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -27,14 +28,8 @@ class _MeanField(Implementation[MeanField]):
             mean = source.get_parameter(name)
             return Gaussian(mean, rho_like(mean, config.std or relative_std(mean, config.scale)))
 
-        return bayes_layer(
-            module,
-            conversion,
-            make,
-            lambda name: config.prior,
-            random_bias=config.random_bias,
-            estimator=config.estimator,
-        )
+        options: Any = {"random_bias": config.random_bias, "estimator": config.estimator}
+        return bayes_layer(module, conversion, make, lambda name: config.prior, **options)
 
 
 def relative_std(w: Tensor, scale: float) -> Tensor:

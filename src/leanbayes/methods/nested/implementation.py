@@ -1,4 +1,4 @@
-"""What `Nested` and `NestedDropout` do: which channels are ordered, and how their widths are drawn."""
+"""The implementation of `Nested` and `NestedDropout`: which channels are ordered, and how their widths are drawn."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ N = TypeVar("N", bound=Ordered)
 
 
 class _Ordered(Implementation[N], Generic[N]):
-    """What both share."""
+    """The base of both implementations."""
 
     def prepare(self, modules: Mapping[str, nn.Module], conversion: Conversion) -> None:
-        """Find out which channels are ordered, and who holds their units."""
+        """Find the ordered channels, and the layers that hold their units."""
         if conversion.model is None:
             here = type(self.config).__name__
             raise ConversionError(
@@ -42,7 +42,7 @@ class _Ordered(Implementation[N], Generic[N]):
         self._names(conversion).update({id(module): name for name, module in modules.items()})
 
     def note(self, module: nn.Module, conversion: Conversion) -> str:
-        """Of the plan: what is ordered, or why not."""
+        """What is ordered of a layer's outputs, or why nothing is."""
         return self._placed(conversion).notes.get(self._names(conversion)[id(module)], "outputs not ordered")
 
     def placement(self, conversion: Conversion, layers: Mapping[str, nn.Module]) -> Placement:
@@ -81,12 +81,12 @@ class _Ordered(Implementation[N], Generic[N]):
         return conversion.scratch((self.config, "names"), dict[int, str])
 
     def _units(self, module: nn.Module, conversion: Conversion) -> list[OrderingUnit]:
-        """The units of the channels that a layer is the first to produce."""
+        """The units of the channels that a layer produces first."""
         config, found, whole = self.config, [], conversion.model
         assert whole is not None
         trained = conversion.scratch("trained", lambda: looks_trained(whole))
         for group, steps in self._placed(conversion).owned.get(self._names(conversion)[id(module)], ()):
-            if trained and config.by_importance and not config.skip:  # which computes the first channels, by number
+            if trained and config.by_importance and not config.skip:  # `skip` needs channels in their own order
                 steps = by_importance(whole, group, steps)
             log_beta, log_prior = self._tails(steps.nodes, module._parameters["weight"], trained)  # type: ignore[arg-type]
             unit = OrderingUnit(
@@ -108,7 +108,7 @@ class _Ordered(Implementation[N], Generic[N]):
         return found
 
     def _tails(self, nodes: int, weight: Tensor, trained: bool) -> tuple[Tensor, Tensor]:
-        """log beta, at the start or for good, and that of the prior."""
+        """log beta at the start, and log beta of the prior."""
         config = self.config
         uniform = ordering.log_tails(ordering.uniform_logits(nodes))
         prior = uniform
@@ -130,7 +130,7 @@ class _Ordered(Implementation[N], Generic[N]):
         return start.to(weight.device, dtype), prior.to(weight.device, dtype)
 
     def _graph(self, model: nn.Module) -> ChannelGraph:
-        """Who feeds whom: as given, or traced."""
+        """The channel graph, as given or traced."""
         config = self.config
         if config.channels:
             stated = [roles(text) for text in config.channels]
@@ -173,23 +173,23 @@ class _NestedDropout(_Ordered[NestedDropout]):
         return [(self.config, lambda module: id(module) in owners)]
 
     def convert(self, module: nn.Module, conversion: Conversion) -> OrderedPlain:
-        """The same layer, holding the units of the channels it produces."""
+        """The same layer, with the units of the channels that it produces."""
         return OrderedPlain(module, self._units(module, conversion))
 
 
 class _Annealing(Callback):
-    """The callback of a temperature that falls."""
+    """The callback that lowers the temperature."""
 
     def __init__(self, config: Ordered, units: list[OrderingUnit]) -> None:
         self.config, self.units, self.begun = config, units, False
 
     def after_step(self, state: State) -> None:
-        """Nothing, if it had begun."""
+        """Refuse a step that before_step did not begin."""
         if not self.begun:
             raise out_of_order(type(self.config).__name__)
 
     def before_step(self, state: State) -> None:
-        """The temperature of the step."""
+        """Set the temperature of the step."""
         self.begun = True
         config = self.config
         assert config.final_temperature is not None

@@ -1,4 +1,4 @@
-"""Which channels of a trained network matter most: those come first when its channels are ordered."""
+"""The importance of channels of a trained network, by which they are ordered at the start."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from ...ordering.placement import Steps
 
 
 def by_importance(model: nn.Module, group: Group, steps: Steps) -> Steps:
-    """The same cut with the most important channels in the first groups; no weight moves, so the function is the same.
+    """The same cut with the most important channels in the first groups; no weight is moved.
 
-    A channel is as important as it can be loud, times how much its consumers listen: the norm of its outgoing weights,
-    times that of its incoming ones, or the factor of the norm layer behind them where there is one. What a grouped
-    convolution or a GroupNorm ties together stays in the order it has.
+    The importance is the norm of a channel's outgoing weights times that of its incoming ones, or times the factor of
+    the norm layer after them if there is one. Channels tied by a grouped convolution or a GroupNorm keep their order.
 
     >>> from leanbayes.convert.channels import channel_graph
     >>> from leanbayes.ordering.placement import cut
@@ -40,7 +39,7 @@ def by_importance(model: nn.Module, group: Group, steps: Steps) -> Steps:
 
 @torch.no_grad()
 def importance(model: nn.Module, group: Group) -> Tensor | None:
-    """A number for every channel of a group, (size,); None where the weights do not say."""
+    """The importance of each channel of a group, (size,), or None if the weights do not tell."""
     if group.constraints:
         return None
     norms: list[Tensor | None] = [factor for use in group.through if (factor := _factor(model, group, use)) is not None]
@@ -60,7 +59,7 @@ def _factor(model: nn.Module, group: Group, use: Use) -> Tensor | None:
 
 
 def _norm(model: nn.Module, group: Group, use: Use, out: bool) -> Tensor | None:
-    """The norm of what a layer has for every channel that it makes, or takes."""
+    """The norm of a layer's weights for each channel that it produces or consumes."""
     module = model.get_submodule(use.module)
     weight, kind = module._parameters.get("weight"), original(module)
     if weight is None or weight.is_meta or not isinstance(kind, (nn.Linear, _ConvNd)):
@@ -74,6 +73,6 @@ def _norm(model: nn.Module, group: Group, use: Use, out: bool) -> Tensor | None:
 
 
 def _by_channel(features: Tensor, group: Group, use: Use) -> Tensor:
-    """Numbers of a module's features, summed over the block that a channel is there."""
+    """Values of a module's features, summed over the block of each channel."""
     mine = features[use.offset : use.offset + group.size * use.block]
     return mine.view(group.size, use.block).sum(1)

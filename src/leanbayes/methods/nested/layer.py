@@ -25,8 +25,8 @@ from .narrow import Narrow, Narrowing, can_narrow
 class OrderedLayer(BayesLayer, Narrowing):
     """A Bayesian layer whose KL is weighted by the probability that its outputs are kept (equation 18).
 
-    orders: the units of the channels that it produces first; a layer whose outputs stay as they are has none.
-    outputs: all units that order its outputs, with where, its own among them; `attach` finds them.
+    orders: the units of the channels that it produces first; none if its outputs are not ordered.
+    outputs: all units that order its outputs, with their places; set by `attach`.
     """
 
     def __init__(self, layer: BayesLayer, module: nn.Module, orders: list[OrderingUnit], kappa: float = 1.0) -> None:
@@ -43,7 +43,7 @@ class OrderedLayer(BayesLayer, Narrowing):
         self.train(module.training)
 
     def compute(self, x: Tensor, weight: Tensor | None, bias: Tensor | None, *extra: Any, **named: Any) -> Tensor:
-        """The operation itself, on the part of its parameters that this pass uses."""
+        """The operation on the part of the parameters that this pass uses."""
         if self.narrow is not None and weight is not None:
             weight, bias = self.narrow.part(weight, bias)
         return super().compute(x, weight, bias, *extra, **named)
@@ -77,7 +77,7 @@ class OrderedLayer(BayesLayer, Narrowing):
         return self._weighed(self._by_output(terms, wide) if self.outputs else terms.sum(dtype=wide))
 
     def _by_output(self, terms: Tensor, dtype: torch.dtype) -> Tensor:
-        """Elementwise terms of the weight, summed over all that leads to one output feature."""
+        """Elementwise terms of the weight, summed by output feature."""
         if self.takes_indices:
             return terms.sum(0, dtype=dtype)
         groups: int = self.shell.groups  # type: ignore[assignment]
@@ -105,7 +105,7 @@ class OrderedPlain(StandIn, Narrowing):
 
 
 class InputMask:
-    """A hook in front of a module that consumes ordered channels: its input times their mask."""
+    """A hook before a module that consumes ordered channels: multiplies its input by their mask."""
 
     def __init__(self, unit: OrderingUnit, use: Use) -> None:
         self.unit, self.use = unit, use
@@ -118,20 +118,20 @@ class InputMask:
 
     def _masked(self, x: Tensor) -> Tensor:
         if self.unit.narrows and self.unit.known_nodes() is not None:
-            return x  # the dropped channels are not computed
+            return x  # dropped channels are not computed
         mask = self.unit.mask(x, self.use)
         return x if mask is None else x * mask
 
 
 class OutputMask(InputMask):
-    """A hook behind a producer, as in the authors' code; a norm layer after it turns the zeros into other values."""
+    """A hook after a producer, as in the authors' code; a norm layer after it changes the zeros."""
 
     def __call__(self, module: nn.Module, args: tuple[Any, ...], output: Tensor) -> Tensor:  # type: ignore[override]
         return self._masked(output)
 
 
 class Begin:
-    """A hook in front of the whole model: every pass draws new widths."""
+    """A hook before the whole model: every pass draws new widths."""
 
     def __init__(self, draws: list[Draw]) -> None:
         self.draws = draws
@@ -142,9 +142,9 @@ class Begin:
 
 
 def attach(model: nn.Module) -> None:
-    """Mask the channels of every ordering unit of a model where they are consumed; undone where no unit is left.
+    """Mask the ordered channels of a model where they are consumed; without ordering units, remove the masks.
 
-    Units that share draw from one site, and a new pass of the model draws anew.
+    Units that share draw from one site.
     """
     _drop_hooks(model)
     found = units(model)
@@ -182,7 +182,7 @@ def _mask(model: nn.Module, unit: OrderingUnit) -> None:
 
 
 def _narrow(model: nn.Module, use: Use) -> Narrow:
-    """What narrows a module: on an ordered layer, or as a pair of hooks around any other."""
+    """The `Narrow` of a module: on an ordered layer, or as a pair of hooks around another."""
     module = model.get_submodule(use.module)
     if isinstance(module, Narrowing):
         module.narrow = module.narrow or Narrow()

@@ -1,9 +1,8 @@
 """Computing only the channels of a width: producers and consumers of ordered channels use the front of their weights.
 
-A mask costs what the whole layer costs. Where the width of a pass is known before it runs, the producer computes only
-the channels that are kept, norm layers and activations see fewer, and the consumer reads as many columns of its weight.
-All of it is views of the same tensors: nothing is copied, and the dropped part gets a gradient of 0, as under a mask.
-BatchNorm statistics of a dropped channel stay as they are, where a mask would update them.
+A mask costs as much as the whole layer. If the width of a pass is known before it runs, the producer computes only the
+channels that are kept, and the consumer reads as many columns of its weight. All parts are views of the same tensors,
+and the dropped part gets a gradient of 0, as under a mask. BatchNorm statistics of dropped channels do not change.
 """
 
 from __future__ import annotations
@@ -19,16 +18,16 @@ from ...ordering.unit import OrderingUnit
 
 
 class Narrowing(BayesianLayer):
-    """Base of layers that compute a part of their channels by themselves; narrow says which, if any."""
+    """Base class of layers that compute a part of their channels; narrow says which part, or is None."""
 
     narrow: Narrow | None = None
 
 
 class Narrow:
-    """What a module computes in this pass: the first so many outputs from the first so many inputs.
+    """The part of a module that a pass computes: the first outputs from the first inputs.
 
-    A plain layer or BatchNorm gets the front of its parameters and statistics for the length of a call; a layer of
-    `leanbayes.methods.nested.layer` asks for it.
+    A plain layer or BatchNorm gets the first part of its parameters and statistics during a call; layers of
+    `leanbayes.methods.nested.layer` call `part`.
     """
 
     def __init__(self) -> None:
@@ -37,7 +36,7 @@ class Narrow:
         self.whole: list[tuple[dict[str, Any], str, Any]] = []
 
     def part(self, weight: Any, bias: Any) -> tuple[Any, Any]:
-        """What is in use of a weight (outputs, inputs, ...) and a bias (outputs,)."""
+        """The part in use of a weight (outputs, inputs, ...) and a bias (outputs,)."""
         out, into = (None if at is None else _features(*at) for at in (self.outputs, self.inputs))
         if out is not None:
             weight, bias = weight[:out], None if bias is None else bias[:out]
@@ -56,7 +55,7 @@ class Narrow:
             self._use(values, {n: v[:count] for n, v in values.items() if v is not None and v.ndim})
 
     def after(self, module: nn.Module, args: Any, output: Any) -> None:
-        """Put the whole tensors back."""
+        """Restore the whole tensors."""
         while self.whole:
             values, name, value = self.whole.pop()
             values[name] = value
@@ -68,10 +67,10 @@ class Narrow:
 
 
 def can_narrow(model: nn.Module, unit: OrderingUnit) -> bool:
-    """Whether the channels of a unit can be left out of the arithmetic: they are all that their layers make and take.
+    """Whether dropped channels of a unit can be left out of the computation: no layer has other channels beside them.
 
-    Not where a convolution is grouped or transposed, where several layers produce them, where they are a part of a
-    concatenation, or where other layers than BatchNorm and elementwise ones are in between: those are masked.
+    Grouped and transposed convolutions, several producers, concatenations, and layers between that are neither
+    BatchNorm nor elementwise need masks.
     """
     group = unit.group
     if unit.legacy or len(group.producers) != 1 or list(unit.steps.of) != sorted(unit.steps.of):

@@ -1,8 +1,7 @@
-"""Which layers variational nested dropout orders in its three networks (6.1 and appendix C.1), as ready rule sets.
+"""Rule sets of variational nested dropout for its three networks (6.1 and appendix C.1).
 
-The first convolution stays plain, as in the authors' code; the convolutions are ordered, channels that meet in an
-addition aside; dense layers are random and not ordered. For any other network `lb.Nested()` alone orders whatever
-channels no addition ties together.
+As in the authors' code, the first convolution stays plain, the other convolutions are ordered unless their channels
+meet in an addition, and dense layers are random and not ordered. For other networks use `lb.Nested()`.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ def vgg11_bn(method: Ordered | None = None) -> Rules:
     >>> lb.plan(network(width=0.25), vgg11_bn(lb.NestedDropout())).converted
     ['conv2', 'conv3', 'conv4', 'conv5', 'conv6', 'conv7', 'conv8']
     """
-    return _rules(method or Nested(), "conv1", ("conv*",), ("conv*",), ("dense*",))
+    return _rules(method or Nested(), ("conv*",), ("dense*",))
 
 
 def resnext_cifar(method: Ordered | None = None) -> Rules:
@@ -35,13 +34,7 @@ def resnext_cifar(method: Ordered | None = None) -> Rules:
     >>> lb.plan(network(depth=11, cardinality=2, base_width=8), resnext_cifar(lb.NestedDropout())).converted[:2]
     ['stage1.0.reduce', 'stage1.0.grouped']
     """
-    return _rules(
-        method or Nested(base_groups=1),
-        "conv1",
-        ("*.reduce", "*.grouped"),
-        ("*.reduce", "*.grouped"),
-        ("*.expand", "*.downsample.*", "fc"),
-    )
+    return _rules(method or Nested(base_groups=1), ("*.reduce", "*.grouped"), ("*.expand", "*.downsample.*", "fc"))
 
 
 def mobilenet_v2(method: Ordered | None = None) -> Rules:
@@ -54,25 +47,17 @@ def mobilenet_v2(method: Ordered | None = None) -> Rules:
     >>> lb.plan(network(width=0.25), mobilenet_v2(lb.NestedDropout())).converted[:2]
     ['stage2.0.expand', 'stage2.1.expand']
     """
-    return _rules(
-        method or Nested(groups=16, base_groups=1),
-        "conv1",
-        ("*.expand",),
-        ("*.expand",),
-        ("*.depthwise", "*.project", "head", "fc"),
-    )
+    rest = ("*.depthwise", "*.project", "head", "fc")
+    return _rules(method or Nested(groups=16, base_groups=1), ("*.expand",), rest)
 
 
 RULES = {"vgg11_bn": vgg11_bn, "resnext_cifar": resnext_cifar, "mobilenet_v2": mobilenet_v2}
 """The rule sets by the name of the network."""
 
 
-def _rules(
-    method: Ordered, first: str, ordered: tuple[str, ...], order: tuple[str, ...], rest: tuple[str, ...]
-) -> Rules:
-    """The first layer plain, some ordered, the others random and not ordered (plain, where weights are)."""
-    rules: Rules = {first: None}
-    rules.update(dict.fromkeys(ordered, dataclasses.replace(method, order=order)))
+def _rules(method: Ordered, ordered: tuple[str, ...], rest: tuple[str, ...]) -> Rules:
+    """The first layer plain, some ordered, the others not ordered and random if the method's weights are."""
+    rules: Rules = {"conv1": None, **dict.fromkeys(ordered, dataclasses.replace(method, order=ordered))}
     if isinstance(method, Nested):
         rules.update(dict.fromkeys(rest, dataclasses.replace(method, order=())))
     return rules

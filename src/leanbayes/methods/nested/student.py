@@ -58,7 +58,7 @@ def _tails(unit: OrderingUnit, inputs: Any) -> NestedDropout:
 
 
 def _order_(unit: OrderingUnit, of: OrderingUnit) -> None:
-    """Order the channels of a student's unit as those of the teacher's are: by number they need not be."""
+    """Order the channels of a student's unit as those of the teacher's."""
     kept = [of.steps.of[channel] for channel in of.kept_channels(of.limit)]
     order = sorted(range(len(kept)), key=kept.__getitem__)
     groups = dict(zip(order, sorted(unit.steps.of), strict=True))

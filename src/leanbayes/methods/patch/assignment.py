@@ -1,4 +1,4 @@
-"""Assignments of components to the parts of a tensor: the random sites of mixtures, drawn or balanced over samples.
+"""Assignments of components to the elements of a tensor: the random sites of mixtures, drawn or balanced over samples.
 
 Z ~ Categorical(p)                                             (ensemble model patching, equations 1, 4 and 5)
 """
@@ -16,18 +16,18 @@ from torch import Tensor, nn
 from ...sampling import Site, context, independent, mix
 from .config import TOLERANCE, check_probabilities
 
-_MOST_ORDERS = 720  # of up to six things there is a table of all orders
-_LAID_OUT = 2**16  # indices that are laid out at a time, where a single block has fewer
+_MOST_ORDERS = 720  # permutations of up to six elements are drawn from a table
+_LAID_OUT = 2**16  # indices that are laid out at once, unless a block has more
 
 
 class Assignment(Site):
-    """Indices with probabilities p, independent draws; a random site.
+    """A random site: independent indices with probabilities p.
 
-    shape: of the indices, broadcast to the tensor: () for one index in all, the tensor's own for one an element.
+    shape: of the indices, broadcast to the tensor: () for one index in all, the tensor's own for one per element.
     probabilities: p, one for each component.
-    held: whether one draw holds for a whole pass, through all layers that share this; see `begin`.
+    held: whether one draw holds for a whole pass, through all layers that share it; see `begin`.
     learned: whether p = softmax(logits) is learned; see `leanbayes.methods.patch.mixing`.
-    folds: set where samples with components of their own cost what one larger batch costs (norm layers).
+    folds: set if samples with different components can be computed as one larger batch (norm layers).
 
     >>> _ = torch.manual_seed(0)
     >>> Assignment((4,), (0.5, 0.5)).noise().shape
@@ -64,25 +64,25 @@ class Assignment(Site):
 
     @property
     def uniform(self) -> bool:
-        """Whether all components are as likely, and stay so."""
+        """Whether all components have the same fixed probability."""
         return self.logits is None and max(self.given) - min(self.given) < TOLERANCE
 
     def weights(self) -> Tensor:
-        """p as a tensor, (K,), differentiable where it is learned (and on the CPU where it is not)."""
+        """p as a tensor, (K,), differentiable if it is learned (otherwise on the CPU)."""
         if self.logits is None:
             return torch.tensor(self.given, dtype=torch.float64)
         return self.logits.softmax(0)
 
     def divergence(self) -> Tensor:
-        """KL(Categorical(p) || uniform) of all indices: log K less the entropy, for each.
+        """KL(Categorical(p) || uniform), summed over the indices: log K less the entropy, for each.
 
-        Where components do not overlap, the KL of a mixture is the mean of its components' less this entropy.
+        If components do not overlap, the KL of a mixture is the mean of its components' less the entropy.
         """
         p = self.weights()
         return max(1, math.prod(self.shape)) * (torch.special.entr(p).sum().neg() + math.log(self.components))
 
     def noise(self, generator: torch.Generator | None = None) -> Tensor:
-        """Indices of `shape`; those of the pass where they are held."""
+        """Indices of `shape`; those of the pass if they are held."""
         if generator is None and self.current is not None and (self.inside or _in_backward()):
             return self.current
         device = self.device if generator is None else generator.device
@@ -96,13 +96,13 @@ class Assignment(Site):
 
     @property
     def block(self) -> int:
-        """How many samples are balanced together."""
+        """The number of samples that are balanced together."""
         return self.components * (1 if self.uniform else 4)
 
     def laid_out(self, seed: int, number: int, samples: Sequence[int]) -> Tensor:
-        """Indices for several samples, (samples, *shape), balanced over all samples as in `BalancedAssignment`.
+        """Indices for several samples, (samples, *shape), balanced as in `BalancedAssignment`.
 
-        number: tells the sites of a model apart: those with the same number are laid out alike.
+        number: of the site in its model; sites with the same number get the same layout.
         """
         block, p = self.block, self.probabilities
         size = block * max(1, _LAID_OUT // (block * max(1, math.prod(self.shape))))
@@ -115,7 +115,7 @@ class Assignment(Site):
         return (parts[0] if len(parts) == 1 else torch.cat(parts)).long().to(self.device)
 
     def _layout(self, seed: int, blocks: int) -> Tensor:
-        """The indices of some blocks (samples, *shape), drawn on the CPU: a seed means the same everywhere."""
+        """The indices of some blocks (samples, *shape), drawn on the CPU so that a seed gives the same everywhere."""
         generator = torch.Generator().manual_seed(seed)
         order = random_orders((blocks, *self.shape), self.block, generator)
         if not self.uniform:
@@ -124,13 +124,13 @@ class Assignment(Site):
         return order.movedim(-1, 1).reshape(blocks * self.block, *self.shape)
 
     def of_samples(self, seed: int, number: int, samples: Sequence[int], balanced: bool | None = None) -> Tensor:
-        """Indices for several samples, laid out or drawn; balanced None leaves it to the class."""
+        """Indices for several samples, balanced or drawn; ``balanced=None`` for the default of the class."""
         if self.is_laid_out if balanced is None else balanced:
             return self.laid_out(seed, number, samples)
         return torch.stack([independent(self, seed, number, sample) for sample in samples])
 
     def cycle(self, balanced: bool | None = None, alone: bool = True) -> int | None:
-        """K where one index selects the component of the whole model in turn; None otherwise."""
+        """K if one index selects the components of the whole model in turn, else None."""
         goes_round = self.is_laid_out if balanced is None else balanced
         return self.components if alone and self.held and self.uniform and goes_round else None
 
@@ -140,22 +140,22 @@ class Assignment(Site):
 
     @property
     def single_index(self) -> bool:  # type: ignore[override]
-        """Whether there is one index in all."""
+        """Whether there is a single index."""
         return not self.shape
 
     def begin(self, model: nn.Module, inputs: Any) -> None:
-        """Called before every pass of a model whose layers share the draw: draws, unless the context gives it."""
+        """Called before each pass of a model whose layers share the draw: draws, unless the context has a draw."""
         self.current = None
         if not context.mean_only and not (context.draws is not None and id(self) in context.draws):
             self.current = self.noise()
         self.inside = True
 
     def end(self, model: nn.Module, inputs: Any, outputs: Any) -> None:
-        """Called after the pass, also on error: the draw is kept for its backward pass, which may recompute it."""
+        """Called after the pass, also on error; the draw is kept, since the backward pass may recompute."""
         self.inside = False
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Follow the model to another device; there may be no tensor here that would tell."""
+        """Move to the device of the model."""
         self.device = fn(torch.empty(0, device=self.device)).device
         self.current = None
         return super()._apply(fn, recurse)
@@ -181,12 +181,12 @@ class Assignment(Site):
 
 
 class BalancedAssignment(Assignment):
-    """Assignments laid out over the samples of `predict`, so that every index takes every component equally often.
+    """Assignments balanced over the samples of `predict`, so that every index takes every component equally often.
 
-    A Latin hypercube: in each block of K samples every index goes through the components in a random order of its own,
-    so that a sample by itself is distributed as an independent draw (averages stay unbiased), while the average over a
-    block has no variance from any single index. Where components are not as likely, a block has 4 K samples, one from
-    each of 4 K equal stretches of [0, 1), and component k comes within one of 4 K p_k times.
+    A Latin hypercube: in each block of K samples every index goes through the components in a random order, so that
+    each sample is distributed as an independent draw (averages are unbiased), and the average over a block has no
+    variance from any single index. If components are not equally likely, a block has 4 K samples, one from each of 4 K
+    equal intervals of [0, 1), and component k occurs within one of 4 K p_k times.
 
     A function of (seed, number, sample). In training the draws are independent.
 
@@ -203,7 +203,7 @@ class BalancedAssignment(Assignment):
 
 
 def random_orders(shape: tuple[int, ...], count: int, generator: torch.Generator | None = None) -> Tensor:
-    """Random permutations of 0 ... count - 1 along a last dimension, (*shape, count), each order as likely.
+    """Uniform random permutations of 0 ... count - 1 along a last dimension, (*shape, count).
 
     >>> random_orders((2,), 3, torch.Generator().manual_seed(0)).sort(-1).values.tolist()
     [[0, 1, 2], [0, 1, 2]]
@@ -215,5 +215,5 @@ def random_orders(shape: tuple[int, ...], count: int, generator: torch.Generator
 
 
 def _in_backward() -> bool:
-    """Whether a pass is computed again, for gradients whose activations were not kept (checkpointing)."""
+    """Whether a pass is recomputed in a backward pass (checkpointing)."""
     return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1

@@ -1,7 +1,6 @@
-"""Ensemble model patching (Chang et al., 2019): several values for the few parameters that matter most.
+"""Ensemble model patching (Chang et al., 2019): several values for a few parameters, mixed.
 
-With it DropConnect (Wan et al., 2013), a member of the same family of mixtures, and point estimates, for what stays of
-a network beside its patches.
+Also DropConnect (Wan et al., 2013), a mixture of the same family, and point estimates with a prior.
 """
 
 from __future__ import annotations
@@ -178,7 +177,7 @@ class Point(Method):
 
 
 def check_priors(config: Any) -> None:
-    """prior and bias_prior are Normal or None."""
+    """Refuse a prior or bias_prior that is neither a Normal nor None."""
     name = type(config).__name__
     for field in ("prior", "bias_prior"):
         value = vars(config).get(field)
@@ -189,7 +188,7 @@ def check_priors(config: Any) -> None:
 
 
 def check_probabilities(where: str, probabilities: tuple[float, ...]) -> None:
-    """Two or more numbers above 0 that sum to one."""
+    """Refuse anything but two or more numbers above 0 that sum to one."""
     numbers = all(isinstance(p, (int, float)) and not isinstance(p, bool) for p in probabilities)
     if len(probabilities) < 2 or not numbers or not all(p > 0 for p in probabilities):
         raise ConfigError(f"{where}: expected two or more numbers above 0, received {checks.short(probabilities)}")

@@ -1,7 +1,7 @@
-"""BatchNorm with a scale and shift of its own for every sample, at the price of one larger batch.
+"""BatchNorm with a scale and shift for every sample, computed as one larger batch.
 
-`torch.func.vmap` runs over the samples of a prediction. Where gamma and beta differ between them it takes BatchNorm
-apart into a dozen elementwise operations, each of them a pass over all activations.
+`torch.func.vmap` over samples whose gamma and beta differ splits BatchNorm into a dozen elementwise operations, each a
+pass over all activations.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _functorch = torch._C._functorch  # type: ignore[attr-defined]
 
 
 def running() -> bool:
-    """Whether vmap runs."""
+    """Whether vmap is running."""
     return _functorch.maybe_current_level() is not None
 
 
@@ -28,9 +28,9 @@ def is_batched(t: Tensor | None) -> bool:
 def batch_norm(
     x: Tensor, mean: Tensor, var: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float
 ) -> Tensor | None:
-    """torch's BatchNorm in evaluation mode under vmap, as one call; None where it does not apply.
+    """torch's BatchNorm in evaluation mode under vmap, as one call; None if that is not possible.
 
-    Samples, data and channels are all channels of a single datum, (1, S * N * C, ...): each has a scale and shift.
+    Samples, data and channels become the channels of a single datum, (1, S * N * C, ...).
 
     >>> x, weight = torch.randn(4, 2, 3, 5), torch.randn(4, 3)
     >>> plain = lambda x, w: F.batch_norm(x, torch.zeros(3), torch.ones(3), w)

@@ -1,4 +1,4 @@
-"""What `Patch`, `DropConnect` and `Point` do."""
+"""The implementation of `Patch`, `DropConnect` and `Point`."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from .mixture import Mixture, drop_connect
 @implements(Patch)
 class _Patch(Implementation[Patch]):
     def reason_unsupported(self, module: nn.Module) -> str | None:
-        """None for norm layers with a weight, and for whatever has an operation with one."""
+        """None for norm layers with a weight, and for layers with a weight operation."""
         return refusal(module)
 
     def selects(self, module: nn.Module, model: nn.Module) -> bool:
-        """Norm layers and the output, with whatever shares the output's weight (an Embedding, say)."""
+        """Norm layers and the output layer, with layers that share its weight (such as an Embedding)."""
         weights = weight_layers(model)
         return is_norm(module) or module in with_ties(weights[-1:], weights)
 
@@ -39,7 +39,7 @@ class _Patch(Implementation[Patch]):
             if w is None:
                 continue
             if (tied := conversion.posteriors.get(id(w))) is not None:
-                # where a layer takes one component, what else it has goes with it
+                # other parameters of a layer with one component take that of the tied parameter
                 together = None if together is None else tied.assignment  # type: ignore[assignment]
             site = together or self._site(tuple(w.shape))
             posteriors[name] = conversion.posterior(
@@ -51,13 +51,13 @@ class _Patch(Implementation[Patch]):
         return Patched(module, posteriors, priors, approximation=config.divergence, statistics=statistics)
 
     def attach(self, model: nn.Module) -> None:
-        """An assignment that all layers share is drawn once a pass."""
+        """Draw an assignment that all layers share once per pass."""
         attach(model)
 
     detach = attach
 
     def callbacks(self, model: nn.Module) -> list[Any]:
-        """The gradient of learned probabilities."""
+        """The callback of learned probabilities."""
         if self.config.mixing == "given":
             return []
         layers = [m for m in model.modules() if isinstance(m, Patched) and m.method == self.config]
@@ -65,7 +65,7 @@ class _Patch(Implementation[Patch]):
         return [ScoreFunction(list(sites.values()))]
 
     def _together(self, conversion: Conversion) -> Assignment | None:
-        """The one index of a layer, or of all layers; None where every element has its own."""
+        """The single assignment of a layer, or of all layers; None if every element has its own index."""
         if self.config.cross:
             return None
         if not self.config.shared:
@@ -77,7 +77,7 @@ class _Patch(Implementation[Patch]):
         return kind(shape, self.config.p, held=held, learned=self.config.mixing == "learned")
 
     def _others(self, module: nn.Module, name: str) -> Tensor:
-        """Where the other components of a parameter start, (K - 1, *shape)."""
+        """The first values of the other components of a parameter, (K - 1, *shape)."""
         config = self.config
         w: Any = module._parameters[name]
         w = w.detach()
@@ -88,15 +88,11 @@ class _Patch(Implementation[Patch]):
             if row is not None:
                 others[:, row] = w[row]
             return others
-        size = (
-            _size(w)
-            or _size(module._parameters["weight"])
-            or (  # all zeros: what a layer of its kind starts at
-                1.0 if is_norm(module) else _size(fresh(module)._parameters["weight"])
-            )
-        )
+        size = _size(w) or _size(module._parameters["weight"])
+        if not size:  # all zeros
+            size = 1.0 if is_norm(module) else _size(fresh(module)._parameters["weight"])
         noise = torch.randn((config.components - 1, *w.shape), dtype=w.dtype, device=w.device)
-        if config.components > 2:  # the mean stays where it was, and the spread what it would have been
+        if config.components > 2:  # keep the mean at w and the spread that of independent noise
             p = torch.tensor(config.p[1:], dtype=torch.float64)
             p = (p / p.sum()).to(w).reshape(-1, *(1,) * w.ndim)
             noise = (noise - (p * noise).sum(0)) / (1 - p.square().sum()).sqrt()
@@ -108,7 +104,7 @@ class _Patch(Implementation[Patch]):
 @implements(DropConnect)
 class _DropConnect(Implementation[DropConnect]):
     def selects(self, module: nn.Module, model: nn.Module) -> bool:
-        """Every weight layer but the first, if there are several and it shares its weight with none of them."""
+        """Every weight layer except the first, if there are several that do not share its weight."""
         weights = weight_layers(model)
         return module in with_ties(weights[1:] or weights, weights)
 
@@ -134,21 +130,21 @@ class _Point(Implementation[Point]):
 
 def weight_layers(model: nn.Module) -> list[nn.Module]:
     """Linear layers, convolutions and embeddings, Bayesian or not, in the order of registration."""
-    return [m for m in model.modules() if weight_refusal(m) is None or isinstance(_shell(m), WEIGHT_LAYERS)]
+    return [m for m in model.modules() if weight_refusal(m) is None or _is_bayesian_weight_layer(m)]
 
 
-def _shell(module: nn.Module) -> nn.Module | None:
-    return module.shell if isinstance(module, BayesianLayer) else None
+def _is_bayesian_weight_layer(module: nn.Module) -> bool:
+    return isinstance(module, BayesianLayer) and isinstance(module.shell, WEIGHT_LAYERS)
 
 
 def with_ties(chosen: list[nn.Module], weights: list[nn.Module]) -> list[nn.Module]:
-    """The chosen layers, and those that share a weight with one of them: a tied tensor is one random variable."""
+    """The chosen layers, and those that share a weight with one of them."""
     shared = {id(w) for layer in chosen if (w := layer._parameters.get("weight")) is not None}
     return [layer for layer in weights if id(layer._parameters.get("weight")) in shared]
 
 
 def priors_of(config: Any, module: nn.Module) -> dict[str, Normal]:
-    """The prior of each parameter by name, as ``prior`` and ``bias_prior`` of a config say; none if there is none."""
+    """The prior of each parameter by name, from ``prior`` and ``bias_prior`` of a config."""
     if config.prior is None:
         return {}
     own = [name for name, parameter in module._parameters.items() if parameter is not None]
@@ -156,5 +152,5 @@ def priors_of(config: Any, module: nn.Module) -> dict[str, Normal]:
 
 
 def _size(w: Tensor | None) -> float:
-    """The root mean square; half precision would lose the squares of small numbers."""
+    """The root mean square, in double precision since half loses small squares."""
     return 0.0 if w is None else float(w.detach().double().square().mean().sqrt())

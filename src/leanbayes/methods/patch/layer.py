@@ -29,10 +29,10 @@ class Patched(StandIn):
     """A layer some of whose parameters are mixtures; a pass draws their assignments once.
 
     posteriors: the mixture of each patched parameter by name; the others stay ordinary parameters.
-    priors: of parameters, patched or not, by name; what has none costs nothing.
+    priors: by parameter, patched or not; a parameter without a prior has no KL.
     approximation: the form of the KL, one of "equation 6", "bound", "monte carlo".
-    statistics: of a BatchNorm: one set of running statistics for all components, or one for each, which needs one index
-        for the layer. Training updates those of the component drawn; nothing else touches them.
+    statistics: of a BatchNorm: running statistics shared by all components, or one set for each, which needs one index
+        for the layer. Training updates the statistics of the component that is drawn.
 
     >>> from leanbayes.methods.patch.mixture import Assignment, Mixture
     >>> q = Mixture(torch.tensor([[1.0, 1.0], [2.0, 2.0]]), Assignment((), (0.5, 0.5)))
@@ -63,13 +63,10 @@ class Patched(StandIn):
         self.train(module.training)
 
     def forward(self, input: Tensor, *extra: Any, **named: Any) -> Tensor:
-        """The module's operation with the components drawn, or at the means; called as the module was."""
+        """The module's operation with the components drawn, or at the means."""
         indices: dict[int, Tensor] = {}
-        if (
-            isinstance(self.shell, WEIGHT_LAYERS)
-            and (site := self._only_site()) is not None
-            and self._inputs_shared(input)
-        ):
+        site = self._only_site() if isinstance(self.shell, WEIGHT_LAYERS) else None
+        if site is not None and self._inputs_shared(input):
             indices[id(site)] = index = draw(site)
             if folded.is_batched(index):  # else the samples share the component too
                 return self._through_all(index, input, *extra, **named)
@@ -115,7 +112,7 @@ class Patched(StandIn):
         return plain
 
     def check_saveable(self, model: nn.Module) -> None:
-        """Raise an ArtifactError where layers that should share an assignment were converted in separate calls."""
+        """Refuse layers that should share an assignment but were converted in separate calls."""
         mine = [m for m in model.modules() if isinstance(m, Patched) and m.method == self.method]
         if len({id(site) for layer in mine for site in layer.assignments() if site.held}) > 1:
             raise ArtifactError(
@@ -125,16 +122,16 @@ class Patched(StandIn):
             )
 
     def _only_site(self) -> Assignment | None:
-        """The site of a layer that takes one component as a whole."""
+        """The site of a layer that takes one component as a whole, else None."""
         sites = self.assignments()
         return sites[0] if len(sites) == 1 and not sites[0].shape else None
 
     def _inputs_shared(self, x: Tensor) -> bool:
-        """Whether vmap runs over samples whose inputs are the same."""
+        """Whether vmap runs over samples with the same inputs."""
         return not context.mean_only and folded.running() and not folded.is_batched(x)
 
     def _through_all(self, index: Tensor, x: Tensor, *extra: Any, **named: Any) -> Tensor:
-        """Compute every component once and select by sample, which saves a copy of the weight for each sample."""
+        """Compute every component once and select by sample, without a copy of the weight per sample."""
         centres = {name: q.centres for name, q in self._mixtures().items()}
         outputs = []
         for k in range(len(centres["weight"])):
@@ -172,7 +169,7 @@ class Patched(StandIn):
         return mean, (p * (self.running_var + (self.running_mean - mean).square())).sum(0)
 
     def read(self, name: str) -> Tensor | None:
-        """A parameter read from outside, as attention does; a bias takes the component of the weight read before it."""
+        """A parameter read from outside, as by attention; a bias takes the component of the weight read before it."""
         indices: dict[int, Tensor] = {} if name == "weight" else self.__dict__.pop("_read_last", {})
         value = self._value(name, indices)
         if name == "weight" and "bias" in self.posteriors and context.draws is None:
@@ -181,7 +178,7 @@ class Patched(StandIn):
 
 
 def refusal(module: nn.Module) -> str | None:
-    """Why the parameters of a module cannot be mixtures, or None where they can.
+    """Why the parameters of a module cannot be mixtures, or None if they can.
 
     >>> refusal(nn.BatchNorm2d(3)) is None, refusal(nn.Linear(2, 2)) is None
     (True, True)
@@ -204,9 +201,9 @@ def is_norm(module: nn.Module) -> bool:
 
 
 def batch_norm(layer: Any, index: Tensor | None, x: Tensor, weight: Tensor | None, bias: Tensor | None) -> Tensor:
-    """torch's BatchNorm with these values of gamma and beta; in training it updates the layer's running statistics.
+    """torch's BatchNorm with given gamma and beta; in training it updates the layer's running statistics.
 
-    index: the component whose statistics are meant, where each has its own.
+    index: the component whose statistics are used, if each has its own.
     """
     shell, each = layer.shell, layer.statistics == "component"
     shell._check_input_dim(x)
@@ -252,9 +249,9 @@ _NORMS: dict[type[nn.Module], Callable[..., Tensor]] = {
 
 
 def attach(model: nn.Module) -> None:
-    """Draw assignments that several layers share once a pass of the model; hooks are removed where none is left.
+    """Draw assignments that several layers share once per pass of the model.
 
-    Layers that the same method made share one, though they were converted one after the other.
+    Layers that the same method converted share one, also if they were converted in separate calls.
     """
     remove_hooks(model, Assignment)
     held: dict[Any, Assignment] = {}

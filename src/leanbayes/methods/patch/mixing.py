@@ -19,12 +19,12 @@ class ScoreFunction(Callback):
     """Adds d/dlogits E_z[nll(z)] = E_z[(nll(z) - b) d/dlogits log p(z)] to the gradient of learned probabilities.
 
     The estimate is unbiased (Williams, 1992), since the baseline b, a running mean of earlier losses, does not depend
-    on the draw; the first step, which has none, adds nothing. The gradient of the KL is exact and is there already. In
-    distributed training every process draws for itself, and the estimates are averaged.
+    on the draw; the first step has no baseline and adds nothing. The gradient of the KL is exact and is added by
+    backward(). In distributed training every process has its own draws, and the estimates are averaged.
 
-    sites: the assignments to be learned. memory: how much of the baseline a step keeps.
+    sites: the assignments to learn. memory: the weight of the old baseline in the new one.
 
-    `fit` takes it from `Patch(mixing="learned")`; a loop of your own calls it through `leanbayes.training.callbacks`.
+    `fit` adds this callback for `Patch(mixing="learned")`; see `leanbayes.training.callbacks` for your own loop.
     """
 
     def __init__(self, sites: Sequence[Assignment], memory: float = 0.9) -> None:
@@ -63,7 +63,7 @@ class ScoreFunction(Callback):
 
 
 def score(site: Assignment, drawn: Sequence[Tensor]) -> Tensor:
-    """d/dlogits of log p of all indices drawn, (K,): how often each came up less how often it was expected.
+    """d/dlogits of log p of all indices drawn, (K,): the count of each component less its expectation.
 
     >>> from leanbayes.methods.patch.assignment import Assignment
     >>> score(Assignment((4,), (0.5, 0.5), learned=True), [torch.tensor([0, 1, 1, 1])])

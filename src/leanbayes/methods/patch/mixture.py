@@ -10,7 +10,7 @@
 | dropout | zero and W / (1 - rate) | one index for every input |
 | DropConnect | zero and W / (1 - rate) | one index for every element |
 
-sigma is the machine epsilon of the paper: densities know it, a draw leaves it out and is one gather.
+sigma is the machine epsilon of the paper: densities use it, a draw leaves it out and is one gather.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ SIGMA = 1e-6
 class Mixture(Posterior):
     """K values of a tensor in one parameter, and an assignment of its elements to them (equation 1).
 
-    loc: the centres that are learned, (K, *shape); one tensor, since a parameter that a pass does not use would stop
-        DistributedDataParallel.
+    loc: the learned centres, (K, *shape); one tensor, since DistributedDataParallel stops at parameters that a pass
+        does not use.
     assignment: the random site; several mixtures may share it.
-    zero: whether component 0 is the constant zero and loc holds the others. These are then divided by 1 - p_0, so that
-        with one of them the mean is loc itself, as in torch's dropout.
+    zero: whether component 0 is the constant zero and loc holds the others, which are divided by 1 - p_0, so that the
+        mean of one component and zero is loc, as in torch's dropout.
 
     >>> q = Mixture(torch.tensor([[1.0, 2.0], [3.0, 6.0]]), Assignment((2,), (0.5, 0.5)))
     >>> q.mean.detach(), q.std.detach()
@@ -69,7 +69,7 @@ class Mixture(Posterior):
         self.zero = zero
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
-        """Memory formats are those of one weight: components lie behind each other as outputs do."""
+        """Memory formats are those of one weight, whose components follow each other as outputs do."""
 
         def as_weight(t: Tensor) -> Tensor:
             return fn(t.flatten(0, 1)).unflatten(0, t.shape[:2]) if t.ndim == 5 else fn(t)
@@ -78,7 +78,7 @@ class Mixture(Posterior):
 
     @classmethod
     def from_tensor(cls, w: Tensor, assignment: Assignment, others: Tensor) -> Self:
-        """The first component is a pretrained tensor, the others are given, (K - 1, *shape); its flag is kept."""
+        """A mixture whose first component is w; others: the other components, (K - 1, *shape)."""
         return cls(nn.Parameter(torch.cat([w.detach().unsqueeze(0), others.detach()]), w.requires_grad), assignment)
 
     @property
@@ -113,14 +113,14 @@ class Mixture(Posterior):
         return (self.component_weights() * (self.centres - self.mean).square()).sum(0)
 
     def scale_noise_(self, factor: float) -> Callable[[], None] | None:
-        """Move the components away from their mean, which stays; None where one of them is the constant zero."""
+        """Scale the distance of the components from their mean; None if one of them is the constant zero."""
         if self.zero:
             return None
         mean = (self.component_weights() * self.loc).sum(0).detach()
         return exchanged({self.loc: mean + factor * (self.loc.detach() - mean)})
 
     def noise(self, generator: torch.Generator | None = None) -> Tensor:
-        """The indices of the assignment: those of the sampling context where it has them."""
+        """The indices of the assignment, from the sampling context if it has them."""
         return draw(self.assignment) if generator is None else self.assignment.noise(generator)
 
     def sample(self, noise: Tensor | None = None) -> Tensor:
@@ -132,9 +132,9 @@ class Mixture(Posterior):
         return centres.gather(0, index.expand(self.shape).unsqueeze(0)).squeeze(0)
 
     def log_prob(self, w: Tensor) -> Tensor:
-        """log q(w): of a group of elements that one index rules, each has an equal share of its joint density.
+        """log q(w), in which elements with a common index have equal shares of their joint density.
 
-        q(w) = sum_k p_k prod_e N(w_e; M_ke, sigma^2) for each group; where every element has an index, its own density.
+        q(w) = sum_k p_k prod_e N(w_e; M_ke, sigma^2) for each group of elements with a common index.
         """
         z = (w - self.centres) / SIGMA
         each = -0.5 * z * z - (math.log(SIGMA) + 0.5 * math.log(2 * math.pi))
@@ -145,11 +145,11 @@ class Mixture(Posterior):
         return self.masked((joint / size).expand(self.shape))
 
     def active_parameters(self) -> int:
-        """Every weight not pruned has all its centres."""
+        """All centres of the weights that are not pruned."""
         return self.loc.numel() if self.keep is None else self.loc.shape[0] * int(self.keep.sum())
 
     def component_weights(self) -> Tensor:
-        """p, of a shape that broadcasts to the centres."""
+        """p, in a shape that broadcasts to the centres."""
         p = self.assignment.weights().to(dtype=self.dtype, device=self.device)
         return p.reshape(-1, *(1,) * (self.loc.ndim - 1))
 
@@ -193,11 +193,11 @@ def _of_centres(q: Mixture, p: Normal, _: int) -> Tensor:
 
 @register_kl(Mixture, Normal, kind="approximation", name="bound")
 def _of_components(q: Mixture, p: Normal, _: int) -> Tensor:
-    """sum_k p_k KL(N(M_k, sigma^2) || p), elementwise, with all constants: never below the KL.
+    """sum_k p_k KL(N(M_k, sigma^2) || p), elementwise, with all constants: an upper bound of the KL.
 
-    The entropy of a mixture is at least the mean of its components' and at most H(p) above it (equation 7 of the paper,
-    which has it the wrong way round): so KL lies between this sum less H(p) for each index, which it attains where the
-    components are apart, and this sum.
+    The entropy of a mixture is at least the mean of its components' and at most H(p) above it (equation 7 of the paper
+    has it the wrong way round), so the KL lies between this sum less H(p) for each index, if components do not overlap,
+    and this sum.
     """
     ratio = SIGMA / p.std
     return _of_centres(q, p, 1) + 0.5 * (ratio * ratio - 1) - math.log(ratio)
@@ -209,7 +209,7 @@ def _of_draws(q: Mixture, p: Normal, samples: int) -> Tensor:
     weights, total = q.component_weights(), torch.zeros_like(q.like)
     for _ in range(samples):
         for k, centre in enumerate(q.centres):
-            # log q sees the shift sigma * eps in double: it would be lost beside a centre of order one
+            # in double precision, where sigma * eps is not lost beside a centre of order one
             w = centre.double() + SIGMA * torch.randn_like(centre, dtype=torch.float64)
             total = total + weights[k] * (q.log_prob(w) - p.log_prob(w)).to(total.dtype)
     return total / samples

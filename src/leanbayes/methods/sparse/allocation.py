@@ -1,4 +1,4 @@
-"""How many weights of each layer are active, given the density of the whole network."""
+"""The number of active weights of each layer, from the density of the whole network."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ALLOCATIONS: tuple[str, ...] = get_args(Allocation)
 
 
 def uniform(shape: Sequence[int], density: float) -> int:
-    """The same share of every layer, rounded.
+    """The same share of every layer.
 
     >>> uniform((10, 10), 0.05)
     5
@@ -33,7 +33,7 @@ def erdos_renyi(shapes: Sequence[Sequence[int]], density: float) -> list[int]:
     total = round(density * sum(sizes))
     full: set[int] = set()
     while True:
-        # those that would be more than full are, and the others share what is left
+        # layers that would have more weights than they can hold are full, and the others share the rest
         left = {i: sum(shape) for i, shape in enumerate(shapes) if i not in full}
         budget = total - sum(sizes[i] for i in full)
         scale = budget / max(sum(left.values()), 1)
@@ -46,7 +46,7 @@ def erdos_renyi(shapes: Sequence[Sequence[int]], density: float) -> list[int]:
 
 
 def check(names: Sequence[str], sizes: Sequence[int], counts: Sequence[int], density: float) -> None:
-    """Raise a ConversionError where a layer would have no active weight."""
+    """Refuse layers without an active weight."""
     for name, size, count in zip(names, sizes, counts, strict=True):
         if count < 1:
             where = f"{name}: " if name else ""
@@ -57,7 +57,7 @@ def check(names: Sequence[str], sizes: Sequence[int], counts: Sequence[int], den
 
 
 def _rounded(wanted: list[float], total: int) -> list[int]:
-    """Whole numbers of that total: rounded down, the rest going to the largest remainders."""
+    """Whole numbers with this total: rounded down, then the largest remainders up."""
     counts = [math.floor(x) for x in wanted]
     order = sorted(range(len(wanted)), key=lambda i: counts[i] - wanted[i])
     for i in order[: total - sum(counts)]:

@@ -1,17 +1,15 @@
 """The removal criteria of sparse subspace VI (section 3.3.1), as functions of theta ~ N(mu, sigma^2).
 
-All are elementwise, computed in double precision whatever comes in, and finite for any ratio r = |mu| / sigma. A score
-has the order of its criterion without its overflow: where two weights differ, so do they.
-
-With s = lambda sigma, and d = E|theta| / sigma - r, the folded normal's excess over r, all are functions of r and s,
-times a power of sigma.
+All are elementwise, computed in double precision, and finite for any ratio r = |mu| / sigma. A score has the order of
+its criterion without its overflow. With s = lambda sigma, and d = E|theta| / sigma - r, the folded normal's excess over
+r, all are functions of r and s, times a power of sigma.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Literal, get_args
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -20,9 +18,9 @@ from ... import checks
 from ...checks import number
 from ...errors import ConfigError
 from ...posteriors.magnitude import above_zero, excess, expected_magnitude, magnitude_of_mean, signal_to_noise
+from .config import REMOVALS
 
 Removal = Literal["mean", "snr", "abs", "snr-abs", "exp", "snr-exp"]
-REMOVALS: tuple[str, ...] = get_args(Removal)
 
 _SERIES_BELOW = 1e-3
 _PLAIN_ABOVE = 12.0  # e^(-r^2 / 2) is below 1e-31 there: |theta| is theta
@@ -64,10 +62,10 @@ def signal_to_noise_of_exponential(mu: Tensor, sigma: Tensor, lam: float = 1.0) 
 
 
 def removal_score(name: Removal | str, mu: Tensor, sigma: Tensor, lam: float = 1.0) -> Tensor:
-    """What weights are ranked by under a criterion; the lowest go first.
+    """The score that ranks weights under a criterion; the lowest are removed.
 
-    name: "mean", "snr", "abs", "snr-abs", "exp" or "snr-exp", criteria 1 to 6 in the paper's order. The last three are
-    ranked by a number that has their order and does not round or overflow: r, log E, and -log E[f^2] / E[f]^2.
+    name: "mean", "snr", "abs", "snr-abs", "exp" or "snr-exp", criteria 1 to 6 in the paper's order. The last three use
+    a number of the same order that does not round or overflow: r, log E, and -log E[f^2] / E[f]^2.
 
     >>> removal_score("snr-abs", torch.tensor([1e-6, 1e-7]), torch.tensor([1.0, 1.0])).argsort()
     tensor([1, 0])

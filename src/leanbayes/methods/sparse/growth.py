@@ -1,7 +1,7 @@
-"""Where a sparse weight should grow: the dense gradient of a layer in pieces, and the best places in it.
+"""The dense gradient of a sparse layer in pieces, and the places with the largest values in it.
 
 For an operation that is linear in its weight, dL/dw at an inactive place is the same sum of input times output gradient
-as at an active one, local reparameterisation included: an inactive weight has no variance to pass a gradient through.
+as at an active one, also under local reparameterisation, since an inactive weight has no variance.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from ...kernels.blocked import Blocked, Cell
 from ...layers.contract import option
 
 PIECE = 2**20
-"""The most numbers of a dense gradient that exist at once."""
+"""The most values of a dense gradient that are in memory at once."""
 SMALL = 64
-"""Positions up to which products of matrices are faster than a convolution's own gradient."""
+"""The most output positions for which matrix products are faster than a convolution's own gradient."""
 _CONVOLUTIONS = (conv1d_weight, conv2d_weight, conv3d_weight)
 
 
@@ -34,15 +34,15 @@ class Activation:
 
     @classmethod
     def of(cls, x: Tensor) -> Activation:
-        """What holds the numbers of an activation."""
+        """The values of an activation, in blocks or not."""
         return cls(x.blocks, tuple(x.shape)) if isinstance(x, Blocked) and x.cell.is_activation else cls(x.detach())
 
     def plain(self) -> Tensor:
-        """The tensor without history."""
+        """The tensor, detached."""
         return self.values if self.shape is None else Cell(self.values, self.shape[0]).plain(torch.Size(self.shape))
 
     def batch_last(self) -> Tensor:
-        """(channels, *size, batch) of one that is blocked, without history."""
+        """(channels, *size, batch) of a blocked tensor, detached."""
         assert self.shape is not None
         channels = self.values.shape[2]
         return self.values.permute(2, 1, 0, 3).reshape(channels, *self.shape[2:], -1)[..., : self.shape[0]]
@@ -62,7 +62,7 @@ class Use:
 
     @classmethod
     def of(cls, shell: nn.Module, x: Activation, grad: Activation) -> Use:
-        """The use in the layout in which its gradient is computed fastest."""
+        """The use, in the layout in which its gradient is computed fastest."""
         if not isinstance(shell, nn.Conv2d) or grad.shape is None or x.shape is None or shell.groups > 1:
             return cls(shell, x.plain(), grad.plain())
         if grad.values.shape[1] > SMALL:
@@ -72,14 +72,14 @@ class Use:
 
 @dataclass(frozen=True)
 class Whole:
-    """A use of a weight by code that read it instead of calling its layer: the gradient of all of it."""
+    """A use of a weight by code that read it without calling its layer: the gradient of the whole weight."""
 
     shell: nn.Module
     grad: Tensor
 
 
 def gradient_pieces(uses: Sequence[Use | Whole], shape: torch.Size, dtype: torch.dtype) -> Iterator[tuple[int, Tensor]]:
-    """dL/dw of a weight, flat, piece by piece: the place where each begins, and its values, summed over the uses."""
+    """dL/dw of a weight in flat pieces, summed over its uses: (first place, values)."""
     ready = [(use, *_laid_out(use, dtype)) for use in uses if isinstance(use, Use)]
     whole = [use.grad.to(dtype) for use in uses if isinstance(use, Whole)]
     row = shape[1:].numel()
@@ -93,10 +93,10 @@ def gradient_pieces(uses: Sequence[Use | Whole], shape: torch.Size, dtype: torch
 def best_places(
     pieces: Iterable[tuple[int, Tensor]], index: Tensor, count: int
 ) -> tuple[tuple[Tensor, Tensor], Tensor]:
-    """The places with the highest scores among those not in ``index``, and the scores of those that are.
+    """The places with the highest scores among those not in ``index``, and the scores at ``index``.
 
-    pieces: (place where it begins, scores) in turn. index: (n,). Returns ((scores, places), each of at most ``count``,
-    highest first) and (n,).
+    pieces: (first place, scores) in order. index: (n,). Returns ((scores, places), each of at most ``count``, highest
+    first) and (n,).
 
     >>> best_places([(0, torch.tensor([1.0, 9.0])), (2, torch.tensor([5.0, 2.0]))], torch.tensor([1]), 2)
     ((tensor([5., 2.]), tensor([2, 3])), tensor([9.]))
@@ -124,7 +124,7 @@ def best_places(
 
 
 def _rows(outputs: int, row: int, groups: int) -> Iterator[tuple[int, int]]:
-    """Ranges of rows of a weight that are small enough, each a part of one group or a number of whole ones."""
+    """Ranges of rows of a weight, small enough, each a part of one group or a number of whole groups."""
     per_group, most = outputs // groups, max(1, PIECE // row)
     start = 0
     while start < outputs:
@@ -137,7 +137,7 @@ def _rows(outputs: int, row: int, groups: int) -> Iterator[tuple[int, int]]:
 
 
 def _laid_out(use: Use, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Input and output gradient in the weight's precision, the input with the padding that is not plain zeros."""
+    """Input and output gradient in the weight's precision, with padding that a convolution's gradient does not do."""
     shell: Any = use.shell
     x, grad = use.x.to(dtype), use.grad.to(dtype)
     if not use.plain:
@@ -153,7 +153,7 @@ def _laid_out(use: Use, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
 
 
 def _pads(shell: Any) -> bool:
-    """Whether padding is more than a number of zeros on every side."""
+    """Whether the padding is more than the same number of zeros on both sides."""
     return shell.padding_mode != "zeros" or shell.padding == "same"
 
 
@@ -177,7 +177,7 @@ def _gradient(use: Use, x: Tensor, grad: Tensor, shape: torch.Size, start: int, 
 
 
 def _by_products(shell: Any, x: Tensor, grad: Tensor) -> Tensor:
-    """The same of a Conv2d, tap by tap and row by row: each a product of matrices, since the batch is contiguous."""
+    """The gradient of a Conv2d as matrix products by tap and row, since the batch is contiguous."""
     (down, right), (height, width) = shell.stride, shell.kernel_size
     top, left = (0, 0) if shell.padding == "valid" else shell.padding
     rows, columns = grad.shape[1], grad.shape[2]

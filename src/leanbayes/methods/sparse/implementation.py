@@ -1,4 +1,4 @@
-"""What `SparseSubspace` and `Rigl` do: a constant number of active weights, and an alternation that moves them."""
+"""The implementation of `SparseSubspace` and `Rigl`: a constant number of active weights, which mask updates move."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ S = TypeVar("S", bound=SparseTraining)
 
 
 class _SparseTraining(Implementation[S], Generic[S]):
-    """What both share."""
+    """The base of both implementations."""
 
     def reason_unsupported(self, module: nn.Module) -> str | None:
         """For whatever is not a Linear or a convolution."""
         return why_not_sparse(module)
 
     def selects(self, module: nn.Module, model: nn.Module) -> bool:
-        """Every Linear and convolution but those that share their weight with something else (an Embedding, say)."""
+        """Every Linear and convolution, except those that share their weight with another kind of module."""
         if self.reason_unsupported(module) is not None:
             return False
         holders = (m for m in model.modules() if any(p is module.weight for p in m._parameters.values()))
         return all(self.reason_unsupported(holder) is None for holder in holders)
 
     def prepare(self, modules: Mapping[str, nn.Module], conversion: Conversion) -> None:
-        """Allot the active weights to the layers; a tied weight is one."""
+        """Allot the active weights to the layers; a tied weight counts once."""
         config = self.config
         first: dict[int, tuple[str, Any]] = {}
         for name, module in modules.items():
@@ -56,16 +56,15 @@ class _SparseTraining(Implementation[S], Generic[S]):
         else:
             counts = allocation.erdos_renyi([tuple(w.shape) for w in weights], config.density)
         if self.trained(conversion):
-            counts = [
-                max(count, min(w.numel(), config.fewest * len(w))) for w, count in zip(weights, counts, strict=True)
-            ]
             ends = self._ends(conversion) if config.dense_ends else ()
-            counts = [w.numel() if id(w) in ends else count for w, count in zip(weights, counts, strict=True)]
+            for number, w in enumerate(weights):
+                least = w.numel() if id(w) in ends else min(w.numel(), config.fewest * len(w))
+                counts[number] = max(counts[number], least)
         allocation.check(names, [w.numel() for w in weights], counts, config.density)
         self._counts(conversion).update(zip(first, counts, strict=True))
 
     def trained(self, conversion: Conversion) -> bool:
-        """Whether a trained network is converted, whose weights are kept."""
+        """Whether a trained network is converted and keeps its weights."""
         model = conversion.model
         if model is None or not self.config.keep_weights:
             return False
@@ -78,12 +77,12 @@ class _SparseTraining(Implementation[S], Generic[S]):
         return {id(layer.weight) for layer in (*layers[:1], *layers[-1:])}
 
     def first_count(self, weight: Tensor, conversion: Conversion) -> int:
-        """How many weights of a tensor are active at the start: all, where training is to thin them out."""
+        """The number of active weights of a tensor at the start: all if training will thin them out."""
         dense = self.trained(conversion) and self.config.thinning > 0
         return weight.numel() if dense else self.count(weight, conversion)
 
     def count(self, weight: Tensor, conversion: Conversion) -> int:
-        """How many weights of a tensor are active, as `prepare` has said."""
+        """The number of active weights of a tensor."""
         config = self.config
         if (found := self._counts(conversion).get(id(weight))) is not None:
             return found
@@ -100,7 +99,7 @@ class _SparseTraining(Implementation[S], Generic[S]):
         return conversion.scratch(self.config, dict[int, int])
 
     def start(self, module: nn.Module, count: int) -> tuple[nn.Parameter, Tensor]:
-        """Values and places to start from: the largest of the module's weights, or random ones afresh."""
+        """Values and places to start from: the largest of the module's weights, or new values at random places."""
         config = self.config
         weight: Any = module.weight
         if config.keep_weights:
@@ -115,16 +114,16 @@ class _SparseTraining(Implementation[S], Generic[S]):
         return nn.Parameter(values, weight.requires_grad), index
 
     def callbacks(self, model: nn.Module) -> list[Any]:
-        """The alternation, over the layers that this method has made."""
+        """The callback of the mask updates, for the layers of this method."""
         layers = {n: m for n, m in model.named_modules() if isinstance(m, BayesLayer) and m.subspace == self.config}
         return [Alternation(self, layers)] if layers else []
 
     def keep_scores(self, q: Sparse) -> Tensor:
-        """What active weights are ranked by, (n,); the lowest are removed."""
+        """The scores of active weights, (n,); those with the lowest are removed."""
         raise NotImplementedError
 
     def newcomers(self, q: Sparse, survivors: Tensor) -> dict[str, Tensor | float]:
-        """Where the parameters of new weights start; survivors: a mask (n,) of the slots that stay."""
+        """The first values of the parameters of new weights; survivors: a mask (n,) of the weights that stay."""
         raise NotImplementedError
 
 
@@ -154,7 +153,7 @@ class _SparseSubspace(_SparseTraining[SparseSubspace]):
         return removal_score(self.config.removal, q.loc, std_from_rho(rho), self.config.lam)
 
     def newcomers(self, q: Sparse, survivors: Tensor) -> dict[str, Tensor | float]:
-        """mu = 0; sigma as those that stay have it on average (section 3.2), or as told."""
+        """mu = 0; sigma the mean of those that stay (section 3.2), or ``new_std``."""
         rho: Any = q.rho
         if not isinstance(self.config.new_std, str):
             return {"loc": 0.0, "rho": rho_like(rho[:1], self.config.new_std)}
@@ -187,10 +186,8 @@ class _Rigl(_SparseTraining[Rigl]):
         return {"loc": 0.0}
 
     def rebuilds(self, layer: BayesianLayer) -> Method | None:
-        """So many weights of a layer, which do not move."""
+        """A Rigl with the same number of weights, which do not move."""
         q = layer.posterior("weight")
-        return (
-            Rigl(density=q.density, replacement=0.0, thinning=0.0, fewest=0, dense_ends=False)
-            if isinstance(q, SparsePoint)
-            else None
-        )
+        if not isinstance(q, SparsePoint):
+            return None
+        return Rigl(density=q.density, replacement=0.0, thinning=0.0, fewest=0, dense_ends=False)

@@ -1,7 +1,7 @@
 """Mask updates of sparse training: every M gradient steps, the least important weights are replaced by others.
 
 Algorithm 1 of sparse subspace VI, which RigL shares: removal after the M-th step, addition by the gradient of that
-step's batch. Hooks watch the layers in that step alone; between updates nothing of a layer's dense size exists.
+step's batch. Hooks watch the layers only in that step, so that no dense tensor of a layer exists between updates.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ Growth = tuple[tuple[Tensor, Tensor], Tensor]  # as `best_places` returns it
 
 
 class Rules(Protocol):
-    """How a method ranks and initialises the weights that move."""
+    """The scores and first values of weights, which each method defines."""
 
     @property
     def config(self) -> SparseTraining:
-        """Its settings."""
+        """The config of the method."""
 
     def keep_scores(self, q: Sparse) -> Tensor:
-        """What active weights are ranked by, (n,); the lowest are removed."""
+        """The scores of active weights, (n,); those with the lowest are removed."""
 
     def newcomers(self, q: Sparse, survivors: Tensor) -> dict[str, Tensor | float]:
-        """Where the parameters of new weights start; survivors: a mask (n,) of the slots that stay."""
+        """The first values of the parameters of new weights; survivors: a mask (n,) of the weights that stay."""
 
 
 def replacement_rate(schedule: str, start: float, step: int, end: float) -> float:
@@ -119,7 +119,7 @@ class Alternation(Callback):
         if self.full and state.total_steps is not None and state.step % self._interval(state) == 0:
             self._thin(state, state.step / max(self.method.thinning * state.total_steps, 1.0))
             self._reset()
-            return  # what the gradients said was about slots that are gone
+            return  # gradients were recorded for weights that are gone
         if not self.watching or state.step % self._interval(state):
             return
         if self.addition == "steps":
@@ -171,14 +171,14 @@ class Alternation(Callback):
         return replacement_rate(self.method.schedule, self.method.replacement, step, total)
 
     def _interval(self, state: State) -> int:
-        """Steps between updates: as told, or 100, or fewer where a run is short."""
+        """Steps between updates: `interval`, or 100, or fewer in a short run."""
         if self.method.interval is not None or state.total_steps is None:
             return self.method.interval or 100
         return max(1, min(100, int(self.method.until * state.total_steps) // 20))
 
     @torch.no_grad()
     def _thin(self, state: State, progress: float) -> None:
-        """Leave as many weights as belong to this part of the thinning: goal + (all - goal) (1 - progress)^3."""
+        """Keep as many weights as thinning has at this point: goal + (all - goal) (1 - progress)^3."""
         for q, full in list(self.full.items()):
             goal = q.goal or len(q.index)
             count = goal + round((full - goal) * max(0.0, 1 - progress) ** 3)
@@ -192,7 +192,7 @@ class Alternation(Callback):
         return int(self.rate * len(q.index))
 
     def _changes(self, q: Sparse) -> bool:
-        """Frozen and pruned weights stay where they are, as do those of a full layer."""
+        """Whether an update moves weights of this tensor, which is not frozen, pruned or full."""
         return q.loc.requires_grad and q.keep is None and self._count(q) > 0 and q.density < 1
 
     def _watch(self) -> None:
@@ -203,7 +203,7 @@ class Alternation(Callback):
                 self.handles.append(_Reading(layer))
 
     def _read(self, layer: Any, weight: Any) -> None:
-        """Somebody has read the weight of a layer: wait for the gradient at it."""
+        """Called when a layer's weight is read: registers a hook for its gradient."""
         q = _weight(layer)
         if not (torch.is_grad_enabled() and isinstance(weight, Tensor) and weight.requires_grad):
             return
@@ -211,14 +211,14 @@ class Alternation(Callback):
         weight.register_hook(lambda grad: self._arrived(q, Whole(layer.shell, grad.detach())))
 
     def _seen(self, layer: Any, args: tuple[Any, ...], kwargs: dict[str, Any], output: Tensor) -> None:
-        """Called when a layer has run: registers a hook for the gradient at its output."""
+        """Called after a layer's forward pass: registers a hook for the gradient at its output."""
         q = _weight(layer)
         if not (torch.is_grad_enabled() and output.requires_grad):
             return
         x = Activation.of(args[0] if args else kwargs["input"])
         self.open[q] = self.open.get(q, 0) + 1
 
-        def arrive(grad: Tensor) -> None:  # must not hold the output, which holds its hook: nobody would free them
+        def arrive(grad: Tensor) -> None:  # must not hold the output, which holds this hook
             self._arrived(q, Use.of(layer.shell, x, Activation.of(grad)))
 
         output.register_hook(arrive)
@@ -226,7 +226,7 @@ class Alternation(Callback):
     def _arrived(self, q: Sparse, use: Use | Whole) -> None:
         self.open[q] -= 1
         self.arrived.setdefault(q, []).append(use)
-        # at once, so that the activations can go; but processes have to do it in one order, after the pass
+        # at once, to free the activations; in distributed training after the pass, in the same order everywhere
         if self.open[q] == 0 and not _distributed():
             self._gather(q)
 
@@ -243,7 +243,7 @@ class Alternation(Callback):
             total[start : start + len(g)] += g.abs()
 
     def _ask_at_means(self, state: State) -> None:
-        """Compute gradients in a second pass over the batch, at the means; nothing else changes."""
+        """Compute gradients in a second pass over the batch, at the means."""
         closure = state.closure
         if closure is None:
             raise TrainingError(
@@ -263,13 +263,13 @@ class Alternation(Callback):
         returning = own if self.method.keep_returning else None
         index = optimizer_state.renewed(q.index, keep, candidates, returning, self._count(q))
         if _distributed():
-            dist.broadcast(index, 0)  # scores are the same everywhere; the choice is made once all the same
+            dist.broadcast(index, 0)
         values = self.rules.newcomers(q, index == q.index)
         return int(optimizer_state.overwrite_(q, index, values, state.optimizer).sum())
 
 
 class _Reading:
-    """Stands among the handles of hooks for the one that is told when a layer's weight is read."""
+    """A handle that removes the callback for reads of a layer's weight."""
 
     def __init__(self, layer: Any) -> None:
         self.layer = layer
@@ -288,7 +288,7 @@ def _distributed() -> bool:
 
 
 def _averaged(pieces: Iterator[tuple[int, Tensor]]) -> Iterator[tuple[int, Tensor]]:
-    """Gradients of the mean over all processes, as DDP makes those of parameters."""
+    """Gradients averaged over all processes, as DDP does."""
     for start, piece in pieces:
         if _distributed():
             piece = piece.contiguous()

@@ -1,4 +1,4 @@
-"""Moving the slots of a sparse weight in place, and resetting their optimiser state.
+"""Moving the active weights of a sparse tensor in place, and resetting their optimiser state.
 
 Parameters and state tensors stay the same objects of the same size, so that optimisers and DDP keep their references.
 """
@@ -16,16 +16,16 @@ from torch.optim import Optimizer
 from ...errors import TrainingError
 from ...posteriors.sparse import Sparse
 
-# state that does not begin at zero: the option of the optimiser that says where
+# optimisers whose state does not start at zero, and the option that it starts at
 _BEGINS_AT = {("Adagrad", "sum"): "initial_accumulator_value", ("Rprop", "step_size"): "lr"}
 
 
 def renewed(index: Tensor, keep: Tensor, candidates: tuple[Tensor, Tensor], own: Tensor | None, count: int) -> Tensor:
-    """The places of the slots after an update: the ``count`` slots that matter least take the best new places.
+    """The places of the weights after an update: the ``count`` with the lowest scores move to the best new places.
 
-    index: (n,) before. keep: (n,) scores of the slots, the lowest go. candidates: (scores, places) of inactive places,
-    highest first. own: (n,) scores of the slots by the same measure, where a slot that goes may be chosen again; it
-    then stays as it is. As many places are active after it as before.
+    index: (n,) places before. keep: (n,) scores. candidates: (scores, places) of inactive places, highest first. own:
+    (n,) scores of the weights by the measure of the candidates, if a weight that is removed may be chosen again; it
+    then does not change. The number of active places stays the same.
 
     >>> scores = torch.tensor([3.0]), torch.tensor([9])
     >>> renewed(torch.tensor([4, 5, 6]), torch.tensor([1.0, 2.0, 0.5]), scores, None, 1)
@@ -36,7 +36,7 @@ def renewed(index: Tensor, keep: Tensor, candidates: tuple[Tensor, Tensor], own:
     if own is None:
         going, places = going[: len(places)], places[: len(going)]
     else:
-        rivals = torch.cat([own[going], scores.to(own.dtype)])  # a tie goes to the slot, which costs no change
+        rivals = torch.cat([own[going], scores.to(own.dtype)])  # stable: a tie keeps the weight
         chosen = rivals.argsort(descending=True, stable=True)[: len(going)]
         returning = chosen[chosen < len(going)]
         staying = torch.zeros(len(going), dtype=torch.bool, device=going.device).index_fill(0, returning, True)
@@ -47,10 +47,10 @@ def renewed(index: Tensor, keep: Tensor, candidates: tuple[Tensor, Tensor], own:
 
 @torch.no_grad()
 def overwrite_(q: Sparse, index: Tensor, values: Mapping[str, Tensor | float], optimizer: Optimizer) -> Tensor:
-    """Move slots to other places; returns which, as a mask (n,).
+    """Move weights to other places; returns a mask (n,) of those that moved.
 
-    index: (n,) the places after. values: where the parameters of the slots that move start, by name. Gradients and
-    optimiser state of these slots begin anew; those of the others are not touched.
+    index: (n,) the places after. values: the first values of the parameters of moved weights, by name. Their gradients
+    and optimiser state are reset; those of others do not change.
     """
     moved = index != q.index
     slots = moved.nonzero().flatten()
@@ -68,9 +68,9 @@ def overwrite_(q: Sparse, index: Tensor, values: Mapping[str, Tensor | float], o
 
 @torch.no_grad()
 def thin_(q: Sparse, keep: Tensor, count: int, optimizer: Optimizer) -> int:
-    """Leave the ``count`` slots with the highest scores ``keep`` (n,), with their optimiser state; returns how many go.
+    """Keep the ``count`` weights with the highest scores ``keep`` (n,); returns how many are removed.
 
-    Parameters stay the same objects, of a smaller size.
+    Parameters stay the same objects, of a smaller size, and keep their optimiser state.
     """
     before = len(q.index)
     slots = keep.topk(count).indices.sort().values
@@ -83,9 +83,9 @@ def thin_(q: Sparse, keep: Tensor, count: int, optimizer: Optimizer) -> int:
 
 
 def check_optimizer(optimizer: Optimizer, like: Tensor) -> None:
-    """Refuse an optimiser whose state is not a number, or a number for every element: slots could not be renewed.
+    """Refuse an optimiser whose state is neither a number nor a number per element, which could not be reset.
 
-    It is tried on a parameter of five elements, with a copy of the optimiser that shares no state.
+    It is tested on a parameter of five elements, with a copy of the optimiser that shares no state.
     """
     name = type(optimizer).__name__
     probe: Any = object.__new__(type(optimizer))

@@ -19,8 +19,8 @@ from ...sampling import draw
 class SparseGaussian(Sparse, FactorisedGaussian):
     """N(loc, softplus(rho)^2) at the active places of a tensor, 0 at all others (sparse subspace VI, equation 2).
 
-    loc, rho: (n,), one pair a slot. Nothing of the tensor's size is stored: `mean`, `std` and a draw are made when
-    asked for.
+    loc, rho: (n,), one pair for each active weight. `mean`, `std` and draws of the tensor's size are computed when
+    they are read.
 
     >>> q = SparseGaussian.from_tensor(torch.tensor([[0.1, -3.0], [2.0, 0.0]]), count=2, std=0.5)
     >>> q.mean.detach(), q.loc.numel()
@@ -41,10 +41,9 @@ class SparseGaussian(Sparse, FactorisedGaussian):
     def from_tensor(
         cls, w: Tensor, count: int, std: float | Tensor = 0.01, *, requires_grad: bool | None = None
     ) -> Self:
-        """Start at a pretrained tensor: its ``count`` largest magnitudes are active, with std about them.
+        """Start from the ``count`` largest magnitudes of a tensor, with std about them.
 
-        std: a number, or (count,) of them.
-        requires_grad: of the means; None keeps that of w.
+        std: a number, or (count,). requires_grad: of the means; None keeps that of w.
         """
         loc, index = largest(w, count, requires_grad)
         return cls(loc, rho_like(loc, std), index, w.shape)

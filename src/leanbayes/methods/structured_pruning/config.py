@@ -1,9 +1,9 @@
-"""Structured Bayesian pruning (Neklyudov et al., 2017): whole channels that noise shows to be needless.
+"""Structured Bayesian pruning (Neklyudov et al., 2017): noise on channels, which shows those that can be removed.
 
-A baseline of sparse subspace VI (SBP in its table 2). What is left is a smaller dense network. The authors' code has
-the same start, interval and threshold, but puts the noise of a convolution on its outputs, under a BatchNorm that is
-frozen, and draws it once a batch. Here it is on the inputs of every layer, since a BatchNorm in training would undo a
-scale that it normalises, and every datum has a draw of its own, which is less noise in the gradient.
+A baseline of sparse subspace VI (SBP in its table 2). Start, interval and threshold are those of the authors' code,
+which puts the noise of a convolution on its outputs, under a frozen BatchNorm, and draws it once a batch. Here it is on
+the inputs of every layer, since a BatchNorm in training would undo a scale, and each datum has its own draw, which
+makes gradients less noisy.
 """
 
 from __future__ import annotations

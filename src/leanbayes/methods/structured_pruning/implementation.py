@@ -1,4 +1,4 @@
-"""What `StructuredPruning` does, and how its channels are removed."""
+"""The implementation of `StructuredPruning`, and `prune_channels_`."""
 
 from __future__ import annotations
 
@@ -26,20 +26,19 @@ class _StructuredPruning(Implementation[StructuredPruning]):
         return refusal(module)
 
     def selects(self, module: nn.Module, model: nn.Module) -> bool:
-        """Every weight layer but the first."""
+        """Every weight layer except the first."""
         usable = [m for m in model.modules() if self.reason_unsupported(m) is None]
         return module in usable[1:] if len(usable) > 1 else module in usable
 
     def convert(self, module: nn.Module, conversion: Conversion) -> ChannelNoiseLayer:
-        """A layer that scales its inputs; the parameters are the same objects under the same names."""
+        """A layer that scales its inputs, with the same parameters under the same names."""
         return ChannelNoiseLayer(module, self.config.log_std, self.config.low)
 
 
 def prune_channels_(model: nn.Module, threshold: float = 1.0) -> dict[str, tuple[int, int]]:
-    """Set the scales whose signal-to-noise ratio is below a threshold to exactly 0, in place, and keep them there.
+    """Set the scales whose signal-to-noise ratio is below a threshold to exactly 0, in place and for good.
 
-    Returns how many input channels of each layer are left, and of how many. The best channel of a layer stays in any
-    case, so that the network goes on computing something.
+    Returns how many input channels of each layer are left, and of how many. The best channel of a layer always stays.
 
     >>> from torch import nn
     >>> import leanbayes as lb

@@ -21,10 +21,10 @@ from .posterior import TruncatedLogNormal
 class ChannelNoiseLayer(StandIn):
     """A Linear or convolution whose inputs, features or whole channels, are multiplied by random scales theta.
 
-    f(x * theta / E0), E0 the mean that theta has at the start: so the network at the means begins as the plain one.
-    In training every datum has scales of its own, in `predict` every sample. Weight and bias keep their names.
+    f(x * theta / E0), with E0 the mean of theta at the start, so that the network at the means starts as the plain one.
+    In training every datum has its own scales, in `predict` every sample. Weight and bias keep their names.
 
-    scale: q(theta), one for each input channel; its ``keep`` says which channels are left.
+    scale: q(theta), one for each input channel; its ``keep`` marks the channels that are left.
     """
 
     scale: TruncatedLogNormal
@@ -83,6 +83,6 @@ class ChannelNoiseLayer(StandIn):
         return weight.numel() if keep is None else int(by_input(self.shell, keep, weight.shape).sum())
 
     def active_parameters(self) -> int:
-        """Those weights, two numbers for each of those channels, and the bias."""
+        """Those weights, two numbers per channel, and the bias."""
         others = sum(p.numel() for name, p in self._parameters.items() if p is not None and name != "weight")
         return self.active_weights() + others + self.scale.active_parameters()

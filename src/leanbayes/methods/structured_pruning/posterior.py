@@ -17,18 +17,17 @@ from ...priors import LogUniform
 from ...sampling import draw
 
 LOW = -20.0
-_FAR = 30.0  # standard deviations beyond an end, where the distribution is a spike at that end whatever loc is
+_FAR = 30.0  # standard deviations beyond an end, where the distribution is a spike at that end
 _LOG_STD = (-20.0, 5.0)
 
 
 class TruncatedLogNormal(Posterior):
-    """theta = e^z with z ~ N(loc, e^(2 log_std)) cut to [low, 0] (Neklyudov et al., 2017).
+    """theta = e^z with z ~ N(loc, e^(2 log_std)) truncated to [low, 0] (Neklyudov et al., 2017).
 
-    The scale of a channel or feature, between e^low, next to 0, and 1. Against the
-    log-uniform prior on the same interval, under which z is uniform, the KL is that of `kl_to_log_uniform`.
+    The scale of a channel or feature, between e^low and 1. The log-uniform prior on the same interval makes z uniform;
+    for the KL see `kl_to_log_uniform`.
 
-    loc, log_std: of one shape. All is computed in double precision: the tails of a cut normal need it, and the tensors
-    are small.
+    loc, log_std: of one shape. Everything is computed in double precision, which the tails of a truncated normal need.
 
     >>> q = TruncatedLogNormal.start((2,), log_std=-5.0)
     >>> q.mean.detach(), q.sample(torch.tensor([0.5, 1.0])).detach()
@@ -57,7 +56,7 @@ class TruncatedLogNormal(Posterior):
         dtype: torch.dtype | None = None,
         device: torch.device | str | None = None,
     ) -> Self:
-        """Next to 1: loc = 0."""
+        """The posterior with loc = 0, next to the scale 1."""
         loc = torch.zeros(shape, dtype=dtype, device=device)
         return cls(loc, torch.full_like(loc, log_std), low)
 
@@ -79,7 +78,7 @@ class TruncatedLogNormal(Posterior):
         return self.log_std
 
     def snr(self) -> Tensor:
-        """E theta / std theta; channels below 1 can go (Neklyudov et al., 2017)."""
+        """E theta / std theta; channels below 1 can be removed (Neklyudov et al., 2017)."""
         return self.masked(self._snr().to(self.dtype))
 
     def noise(self, generator: torch.Generator | None = None) -> Tensor:
@@ -88,18 +87,18 @@ class TruncatedLogNormal(Posterior):
         return torch.rand(self.shape, generator=generator, device=device, dtype=self.dtype)
 
     def sample(self, noise: Tensor | None = None) -> Tensor:
-        """exp(loc + std Phi^-1(Phi(alpha) + u (Phi(beta) - Phi(alpha)))), the inverse of the cut normal's CDF at u.
+        """exp(loc + std Phi^-1(Phi(alpha) + u (Phi(beta) - Phi(alpha)))), the inverse CDF of the truncated normal at u.
 
-        noise: u of `shape`, or with more dimensions before it, for several draws at once.
+        noise: u of `shape`, or with more dimensions before it for several draws.
         """
         loc, std, alpha, beta = self._standard()
         u = (draw(self) if noise is None else noise).double().clamp(2.0**-25, 1 - 2.0**-25)
-        upper = alpha > 0  # the interval lies in the upper tail: by symmetry, go from there
+        upper = alpha > 0  # in the upper tail, use symmetry
         lo, hi = torch.where(upper, -beta, alpha), torch.where(upper, -alpha, beta)
         below = torch.special.ndtr(lo)
         p = below + torch.where(upper, 1 - u, u) * (torch.special.ndtr(hi) - below)
         z = torch.special.ndtri(p.clamp(1e-300, 1 - 1e-16))
-        value = (loc + std * torch.where(upper, -z, z)).clamp(self.low, 0.0)  # rounding must not leave the interval
+        value = (loc + std * torch.where(upper, -z, z)).clamp(self.low, 0.0)  # against rounding
         return self.masked(value.exp().to(self.dtype))
 
     def log_prob(self, w: Tensor) -> Tensor:
@@ -112,7 +111,7 @@ class TruncatedLogNormal(Posterior):
         return self.masked(torch.where(outside, -math.inf, value).to(self.dtype))
 
     def _standard(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """loc, std and both ends in standard deviations from loc."""
+        """loc, std, and both ends in standard deviations from loc."""
         std = self.log_std.double().clamp(*_LOG_STD).exp()
         loc = self.loc.double()
         loc = torch.minimum(torch.maximum(loc, self.low - _FAR * std), _FAR * std)
@@ -158,12 +157,12 @@ def log_interval(lo: Tensor, hi: Tensor) -> Tensor:
 
 
 def _slope(x: Tensor, log_p: Tensor) -> Tensor:
-    """x phi(x) / P; what is far out is 0, without infinity * 0."""
+    """x phi(x) / P, 0 far out instead of infinity * 0."""
     x = x.clamp(-1e3, 1e3)
     return x * torch.exp(-0.5 * x.square() - 0.5 * math.log(2 * math.pi) - log_p)
 
 
 @register_kl(TruncatedLogNormal, LogUniform, kind="up to a constant")
 def _cut_to_the_interval(q: TruncatedLogNormal, p: LogUniform, _: int) -> Tensor:
-    """Of the prior cut to q's interval; that of the whole line is improper, and a constant away."""
+    """For the prior truncated to q's interval; for the improper one it is a constant away."""
     return kl_to_log_uniform(q)

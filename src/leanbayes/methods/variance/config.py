@@ -1,4 +1,4 @@
-"""Variance networks (Neklyudov et al., 2019): layers whose knowledge is in the variances of their weights."""
+"""Variance networks (Neklyudov et al., 2019): layers that store what they learn in the variances of their weights."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ class Variance(Method):
         estimator: how noise reaches the outputs in training; see `leanbayes.layers.estimators`.
         keep_weights: pretrained weights become mu (their magnitudes sigma, where there is no mean); otherwise afresh.
 
-    Past log alpha = 5 or so a layer has gone through its phase transition: the weights' means carry nothing that their
-    variances do not, and predicting with the means alone can be a random guess. Predict with samples.
+    Past log alpha of about 5 a layer has gone through its phase transition: the means of its weights carry no more
+    information than the variances, and predictions at the means can be random. Predict with samples.
 
     >>> from torch import nn
     >>> import leanbayes as lb

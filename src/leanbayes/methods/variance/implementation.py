@@ -1,8 +1,9 @@
-"""What `Variance` does."""
+"""The implementation of `Variance`."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,15 +30,9 @@ class _Variance(Implementation[Variance]):
             # the parameter itself becomes mu: optimisers that hold it go on training it
             return self._posterior(source.get_parameter(name))
 
-        return bayes_layer(
-            module,
-            conversion,
-            make,
-            lambda name: config.prior,
-            random_bias=False,
-            estimator=config.estimator,
-            approximation=config.approximation or ("molchanov" if isinstance(config.prior, LogUniform) else "exact"),
-        )
+        options: Any = {"random_bias": False, "estimator": config.estimator}
+        approximation = config.approximation or ("molchanov" if isinstance(config.prior, LogUniform) else "exact")
+        return bayes_layer(module, conversion, make, lambda name: config.prior, approximation=approximation, **options)
 
     def _posterior(self, mu: nn.Parameter) -> Posterior:
         config = self.config
@@ -52,8 +47,8 @@ class _Variance(Implementation[Variance]):
 def magnitudes(w: Tensor) -> Tensor:
     """|w|, in at least single precision, but nowhere less than a hundredth of its root mean square.
 
-    A sigma that starts far below the others hardly ever grows: its gradient goes with its size. A tensor of zeros says
-    nothing about scale: it gets 1 / sqrt(fan-in), as torch's own initialisation would.
+    A sigma that starts far below the others hardly grows, since its gradient is proportional to it. A tensor of zeros
+    gets 1 / sqrt(fan-in), as torch's own initialisation would.
     """
     size = w.detach().abs().to(torch.promote_types(w.dtype, torch.float32))
     if size.is_meta:

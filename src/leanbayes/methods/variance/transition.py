@@ -29,16 +29,16 @@ EDGES = tuple(FLOOR + 0.5 * number for number in range(77))  # to 13
 class Transition(Callback):
     """Records the three procedures, log alpha and kappa through training (variance networks, figures 1, 3 and 4).
 
-    loader: batches of (inputs, labels), or such a pair of tensors, on which accuracy is measured.
+    loader: batches of (inputs, labels), or such a pair of tensors, to measure accuracy.
     every: epochs between records; the last epoch is always recorded. samples: of the ensemble.
-    kappa: data on which kappa is computed, a loader or a pair of tensors; None leaves it out, since it costs more than
-    all the rest. threshold: kappa_0, above which weights are counted. layers: names of the layers whose kappa it is,
-    by default all random ones. options: further arguments of `leanbayes.compress.kappa.kappa`, num_data say.
+    kappa: data for kappa, a loader or a pair of tensors; None leaves it out, since it takes more time than the rest.
+    threshold: kappa_0, above which weights are counted. layers: names of the layers whose kappa is recorded, by default
+    all random ones. options: further arguments of `leanbayes.compress.kappa.kappa`, such as num_data.
 
-    `rows` is plain JSON, a dictionary a record: epoch (counting from 1), step; the accuracies "deterministic" (None
-    where a layer has no mean), "stochastic" (of one network, averaged over the samples) and "ensemble"; "log_alpha",
-    the median of each layer that has one; and with kappa "kappa": {tensor: {edges, counts, above, total}}, a histogram
-    of log10 kappa. The accuracies go into the rows of `fit`'s history as well. Checkpoints keep the records.
+    `rows` is plain JSON, a dictionary per record: epoch (counting from 1), step; the accuracies "deterministic" (None
+    if a layer has no mean), "stochastic" (of one network, averaged over the samples) and "ensemble"; "log_alpha", the
+    median of each layer that has one; and with kappa "kappa": {tensor: {edges, counts, above, total}}, a histogram of
+    log10 kappa. The accuracies are also in the rows of `fit`'s history. Checkpoints keep the records.
 
     >>> import leanbayes as lb
     >>> model = nn.Sequential(nn.Linear(4, 8), nn.Softplus(), nn.Linear(8, 3))
@@ -76,7 +76,7 @@ class Transition(Callback):
         self.rows: list[dict[str, Any]] = []
 
     def fit_start(self, state: State) -> None:
-        self.rows = []  # of an earlier fit, perhaps; a checkpoint brings its own
+        self.rows = []
 
     def epoch_end(self, state: State) -> None:
         if (state.epoch + 1) % self.every and state.step != state.total_steps:
@@ -108,10 +108,9 @@ class Transition(Callback):
 
 
 def accuracies(model: nn.Module, loader: Any, *, samples: int = 10, seed: int = 0) -> dict[str, float | None]:
-    """Accuracy of the three procedures of section 3: at the means, of one sample, of the ensemble.
+    """Accuracy of the three procedures of section 3: at the means, of one sample, and of the ensemble.
 
-    "stochastic" is the average over the samples that make the ensemble, so that it does not depend on which one was
-    drawn. "deterministic" is None where a layer has no mean.
+    "stochastic" is the average over the samples of the ensemble. "deterministic" is None if a layer has no mean.
 
     >>> model = nn.Linear(2, 2)
     >>> accuracies(model, (torch.eye(2), model(torch.eye(2)).argmax(1)), samples=1)
@@ -126,13 +125,13 @@ def accuracies(model: nn.Module, loader: Any, *, samples: int = 10, seed: int = 
             raise DataError("Transition: expected batches of (inputs, labels) with a label a datum; it counts hits")
         labels = labels.to(device)
         if means:
-            # not through `predict`, which would warn of the very thing that is measured here
+            # not by `predict`, which would warn of a phase transition
             with undisturbed(model), using(mean_only=True):
                 output = batches.output_tensor(batches.call(model, batches.to(inputs, device)))
             hits[0] += _hits(output, labels)
-        said = predict(model, inputs, samples, seed, task="classification", keep_samples=True)
-        hits[1] += sum(_hits(one, labels) for one in said.samples) / len(said.samples)
-        hits[2] += _hits(said.probs, labels)
+        prediction = predict(model, inputs, samples, seed, task="classification", keep_samples=True)
+        hits[1] += sum(_hits(one, labels) for one in prediction.samples) / len(prediction.samples)
+        hits[2] += _hits(prediction.probs, labels)
         count += len(labels)
     if not count:
         raise DataError("Transition: expected at least one datum to measure accuracy on, received none")
@@ -159,7 +158,7 @@ def log_alphas(model: nn.Module) -> dict[str, float]:
 
 
 def histogram(kappa: Tensor, threshold: float = THRESHOLD) -> dict[str, Any]:
-    """log10 kappa in bins of half a decade from 1e-25, which stands for 0 as in figure 3, to 1e13; plain numbers.
+    """log10 kappa in bins of half a decade from 1e-25, which stands for 0 as in figure 3, to 1e13.
 
     Returns edges, counts, how many are above the threshold, and how many there are.
 

@@ -1,4 +1,4 @@
-"""`zero_means_`: variance layers without their means, to see what is left of a network."""
+"""`zero_means_`: set the means of variance layers to zero."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from ...posteriors.base import above_zero
 def zero_means_(model: nn.Module) -> list[str]:
     """Replace N(mu, sigma^2) by N(0, sigma^2) in every layer under `Variance`, in place (variance networks, eq. 11).
 
-    If predictions stay as they were, all that was learned is in the variances. The layers' names are returned; those
-    without a mean already, and those of other methods, stay as they are. There is no way back: work on a copy.
+    If predictions stay the same, everything learned is in the variances. Returns the names of the layers; those that
+    have no mean already, and those of other methods, are not changed. This cannot be undone: work on a copy.
 
     >>> import copy
     >>> import leanbayes as lb
@@ -31,14 +31,14 @@ def zero_means_(model: nn.Module) -> list[str]:
     False
     """
     module("model", model, error=ConversionError)
-    # by the name it is registered under: a module that was reloaded has another class of that name
+    # by name: a class in a reloaded module is another one
     found = {name: method for name, method in conversions(model).items() if type(method).__name__ == "Variance"}
     if not found:
         raise ConversionError(
             "expected a model with layers under Variance, found none; "
             'make some with lb.bayesianize_(model, {"dense1": lb.Variance()})'
         )
-    swapped: dict[int, Posterior] = {}  # a tied posterior is one object in two layers
+    swapped: dict[int, Posterior] = {}  # by identity, so that tied posteriors stay tied
     names = []
     for name, method in found.items():
         layer: Any = model.get_submodule(name)
@@ -47,7 +47,7 @@ def zero_means_(model: nn.Module) -> list[str]:
             if not q.has_mean:
                 continue
             if id(q) not in swapped:
-                # a weight of exactly 0 has no spread; its std is as good as 0 after the swap too
+                # above zero, so that a weight of exactly 0 keeps a valid std
                 whole = q.whole()
                 zero = ZeroMeanGaussian.from_tensor(whole.mean, above_zero(whole.std.detach()))
                 zero.keep = q.keep

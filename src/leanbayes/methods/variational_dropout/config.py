@@ -1,7 +1,7 @@
 """Variational dropout: Gaussian noise in proportion to the weight, under a log-uniform prior that prunes.
 
-Kingma et al. (2015) learn alpha up to 1; Molchanov et al. (2017) let it grow and train (theta, sigma) so that gradients
-stay quiet where it does; weights with a large alpha carry nothing and can go.
+Kingma et al. (2015) learn alpha up to 1. Molchanov et al. (2017) let it grow, and train (theta, sigma) to keep the
+noise of gradients low; weights with a large alpha can be removed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""What `VariationalDropout` does."""
+"""The implementation of `VariationalDropout`."""
 
 from __future__ import annotations
 
 import math
+from typing import Any
 
 from torch import nn
 
@@ -33,12 +34,5 @@ class _VariationalDropout(Implementation[VariationalDropout]):
             scale = 1.0 if theta.is_meta else max(float(theta.detach().square().mean().sqrt()), 1e-6)
             return Gaussian(theta, rho_like(theta, scale * math.exp(config.log_alpha / 2)))
 
-        return bayes_layer(
-            module,
-            conversion,
-            make,
-            lambda name: LogUniform(),
-            random_bias=False,
-            estimator=config.estimator,
-            approximation=config.approximation,
-        )
+        options: Any = {"random_bias": False, "estimator": config.estimator, "approximation": config.approximation}
+        return bayes_layer(module, conversion, make, lambda name: LogUniform(), **options)
