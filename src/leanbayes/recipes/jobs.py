@@ -42,7 +42,7 @@ class Jobs:
 
     folder: where finished pieces are kept as JSON; None keeps nothing.
     tell: called with a line of text when a piece starts.
-    seconds: of processor time that all pieces took, also in earlier runs; one that needs others takes as long as they do.
+    seconds: processor time of all pieces, also in earlier runs; one that needs others takes as long as they do.
     machines: the machines that the pieces ran on, as `machine` describes them.
 
     >>> jobs = Jobs(None)
