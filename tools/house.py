@@ -22,10 +22,10 @@ TABLES = ("__init__.py", "auto.py", "benchmark", "moved.py", "recipes")
 LIMITS = {
     "imports in functions": 57,
     "imports in functions of recipes": 0,
-    "getattr and hasattr": 41,
-    "median file": 110,
-    "longest file": 339,
-    "lines": 61_700,  # 40,669 before latents, conformal prediction, own data, segmentation, students, deploying
+    "getattr and hasattr": 40,
+    "median file": 109,
+    "longest file": 336,
+    "lines": 61_600,  # 40,669 before latents, conformal prediction, own data, segmentation, students, deploying
     "most rooms that know a family": 2,
 }
 

@@ -17,8 +17,7 @@ from leanbayes.errors import ConfigError
 from leanbayes.models import build
 from leanbayes.posteriors.base import Posterior
 from leanbayes.registry import methods
-from leanbayes.training.parameter_groups import scale_parameters
-from leanbayes.training.scales import Watch
+from leanbayes.training.parameter_groups import Watch, scale_parameters
 
 # a method by where its sigma starts, relative to some place that is not where it ends
 FACTORS: dict[str, Callable[[float], Any]] = {

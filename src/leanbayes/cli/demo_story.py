@@ -20,7 +20,7 @@ from ..errors import LeanBayesWarning
 from ..evaluation import compare
 from ..files import write_text
 from ..models import build
-from ..report import pictures
+from ..report import parts
 from ..report.html import page
 from ..report.table import as_text, table
 
@@ -170,13 +170,13 @@ def _pictures(
         for i in doubtful[:SHOWN]
     ]
     wrong = sum(bool(said["test"].digit[i] != truth.labels[i]) for i in doubtful)
-    return pictures.gallery(
+    return parts.gallery(
         f"Digits that {chosen} refuses",
         truth.pixels("test", doubtful[:SHOWN]),
         digits,
         f"{len(doubtful)} of {len(truth.labels)} test digits have an entropy above the threshold; on {wrong} of them "
         f"it would have been wrong. The most doubtful are shown.",
-    ) + pictures.gallery(
+    ) + parts.gallery(
         f"Letters of which the plain network is sure, refused by {chosen}",
         truth.pixels("letters", shown),
         letters,

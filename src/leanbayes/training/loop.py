@@ -20,11 +20,12 @@ from ..errors import DataError, LeanBayesWarning, TrainingError
 from ..eval_mode import kept_modes
 from ..layers.contract import option
 from ..sampling import mix
-from . import data, diagnose, guard, processes, rng, scales, settings, snapshot
+from . import data, diagnose, guard, processes, rng, settings, snapshot
 from .callbacks import State, notify
 from .elbo import Terms, averaged
 from .history import History, Journal
 from .job import Job, Step, Sums
+from .parameter_groups import Watch
 from .progress import Bar
 from .unused import Unused
 from .validate import check_validation, start_noise, validate
@@ -81,7 +82,7 @@ class Run:
             with rng.preserved(fabric.device), kept_modes(job.model):
                 if not job.model.training:  # otherwise modules that were frozen in eval mode stay so
                     job.model.train()
-                watch = scales.Watch(job.model, job.optimizer)
+                watch = Watch(job.model, job.optimizer)
                 self.module, self.optimizer = fabric.setup(Step(job.model, job.elbo), job.optimizer)
                 job.parameters.adopt(job.optimizer)
                 try:

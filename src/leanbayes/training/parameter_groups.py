@@ -1,22 +1,32 @@
-"""Which parameters set the spread of a posterior, and the learning rate that these need for themselves.
+"""Parameter groups: the scales of posteriors need a learning rate of their own, and a warning if they do not move.
 
-The gradient of log sigma is of the order of kl_weight / num_data, whatever the loss: steps in proportion to it leave a
-sigma where it began. Scales need steps of a size of their own.
+The gradient of log sigma is of the order of kl_weight / num_data, whatever the loss, so that steps in proportion to it
+hardly change sigma.
 """
 
 from __future__ import annotations
 
+import math
+import warnings
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
 
 from .. import checks
+from ..errors import LeanBayesWarning
 from ..posteriors.base import Posterior
 
 SCALE_LR = 0.02
-# Adam's own are 0.999 and 1e-8: a long memory of the steep slopes at the start slows scales down, and where data are
-# many 1e-8 is more than their gradient
+# Adam's defaults are 0.999 and 1e-8: a long memory of steep gradients at the start slows scales down, and with many
+# data 1e-8 is more than their gradient
 OPTIONS = {"betas": (0.9, 0.99), "eps": 1e-15}
+LEAST = 0.01
+"""A median change of log sigma below which scales count as not trained."""
+STEPS = 100
+"""Shorter runs are not checked."""
+_MOST = 1000  # scales that are compared of each tensor
 
 
 def scale_parameters(model: nn.Module) -> dict[nn.Parameter, float]:
@@ -37,8 +47,8 @@ def parameter_groups(
 ) -> list[dict[str, Any]]:
     """The parameters of a model that require gradients as groups for an optimiser: scales apart from all others.
 
-    Scales are what sets the spread of a posterior: rho of sigma = softplus(rho), log alpha, the location and spread of
-    a log-normal. They have no weight decay.
+    Scales are the parameters of the spread of a posterior: rho of sigma = softplus(rho), log alpha, the location and
+    spread of a log-normal. They have no weight decay.
 
     lr, weight_decay: of all others. scale_lr: the most by which a step changes log sigma, 0.02 if none is given: a run
     of 100 steps can then make a sigma seven times as large or as small. It means that for Adam and its relatives and
@@ -65,3 +75,42 @@ def parameter_groups(
         own = [p for p in scales if scales[p] == unit]
         groups.append({"params": own, "lr": unit * scale_lr, "weight_decay": 0.0, **OPTIONS, "scales": True})
     return [group for group in groups if group["params"]]
+
+
+class Watch:
+    """Remembers some scales of each tensor that the optimiser trains, as training begins."""
+
+    def __init__(self, model: nn.Module, optimizer: Optimizer) -> None:
+        stepped = {p for group in optimizer.param_groups for p in group["params"]}
+        posteriors = (module for module in model.modules() if isinstance(module, Posterior))
+        self.watched = [q for q in posteriors if any(q._parameters[name] in stepped for name in q.scales)]
+        self.before = [_some(q) for q in self.watched]
+
+    def moved(self) -> float:
+        """The median change of log sigma so far, up or down; infinite if there are no scales."""
+        now = [_some(q) for q in self.watched]
+        # a sparse weight may have been thinned out meanwhile: then the medians are compared
+        changes = [
+            b - a if len(a) == len(b) else (b.median() - a.median()).expand(len(b))
+            for a, b in zip(self.before, now, strict=True)
+        ]
+        return float(torch.cat(changes).abs().median()) if changes else math.inf
+
+    def warn(self, steps: int) -> None:
+        """Warn if a run of this many steps has hardly changed the scales."""
+        if steps >= STEPS and (moved := self.moved()) < LEAST:
+            warnings.warn(
+                f"the scales of the posteriors have not been trained: in {steps} steps their median change was "
+                f"{moved:.2%}, so that the noise is what it was at the start. Plain SGD does that, since their "
+                "gradients are small: use lb.SGD(lb.parameter_groups(model, lr=...)), or Adam with these groups",
+                LeanBayesWarning,
+                stacklevel=2,
+            )
+
+
+@torch.no_grad()
+def _some(q: Posterior) -> Tensor:
+    """Evenly spaced log sigmas of a posterior, on the CPU."""
+    found = q.log_scale()
+    assert found is not None
+    return found.flatten()[:: max(1, found.numel() // _MOST)].double().cpu()
