@@ -279,6 +279,9 @@ def test_eight_bits_say_nearly_the_same(static, tmp_path):
     said, exact = found.run(x)["probs"], wanted.run(x)["probs"]
     assert 0 < abs(said - exact).max() < 0.05
     assert any(t.data_type == onnx.TensorProto.INT8 for t in onnx.load(small).graph.initializer)
+    with pytest.raises(DataError, match="expected shape"):
+        lb.quantize_export(path, tmp_path / "none.onnx", torch.zeros(4, 5))
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["m.onnx", "small.onnx"]
 
 
 def test_the_page_about_exports_runs(tmp_path, monkeypatch):
