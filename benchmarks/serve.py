@@ -11,13 +11,10 @@ a second there are answers a second of the server's processor time, which others
 from __future__ import annotations
 
 import argparse
-import asyncio
-import io
 import json
 import os
 import signal
 import socket
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -31,10 +28,11 @@ import torch
 from torch import nn
 
 import leanbayes as lb
+from clients import TOLERANCE
 from common import parser, publish, result
 
 HERE = Path(__file__).parent
-SAMPLES, IMAGES, TOLERANCE = 16, 16, 1e-4
+SAMPLES, IMAGES = 16, 16
 CLIENTS = 50
 
 
@@ -116,76 +114,13 @@ def load(
 ) -> dict[str, Any]:
     """What so many clients in another process saw, in so many seconds and at least so many answers."""
     before = cpu_seconds(process.pid)
-    command = [sys.executable, str(HERE / "serve.py"), "--client", str(folder), "--port", str(port)]
-    command += ["--clients", str(clients), "--seconds", str(seconds), "--least", str(least), "--body", body]
-    done = subprocess.run(
-        command, capture_output=True, text=True, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}
-    )
+    numbers = map(str, (port, clients, seconds, least))
+    command = [sys.executable, str(HERE / "clients.py"), str(folder), *numbers, body]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)
     found["server_cpu_seconds"] = cpu_seconds(process.pid) - before
     found["answers_per_cpu_second"] = found["answers"] / found["server_cpu_seconds"]
     return found
-
-
-async def client(
-    port: int, requests: list[bytes], wanted: np.ndarray, start: int, until: float, least: int, seen: Any
-) -> None:
-    """One connection that is kept: a request, its answer checked, the next."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**20)
-    number = start
-    while time.monotonic() < until or len(seen["seconds"]) < least:
-        at = number % len(requests)
-        number += 1
-        begun = time.monotonic()
-        writer.write(requests[at])
-        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
-        length = int(head.partition("content-length:")[2].split()[0])
-        body = await reader.readexactly(length)
-        seen["seconds"].append(time.monotonic() - begun)
-        if " 200 " not in head.partition("\r\n")[0]:
-            seen["errors"] += 1
-            continue
-        probs = np.array(json.loads(body)["predictions"][0]["probs"])
-        gap = float(np.abs(probs - wanted[at]).max())
-        seen["largest_gap"] = max(seen["largest_gap"], gap)
-        seen["wrong"] += gap > TOLERANCE
-    writer.close()
-
-
-async def clients(folder: Path, port: int, count: int, seconds: float, least: int, kind: str) -> dict[str, Any]:
-    """All of them at once."""
-
-    with np.load(folder / "images.npz") as stored:
-        x, wanted = stored["x"], stored["probs"]
-    requests = []
-    for one in x:
-        body = as_body(one, kind)
-        named = {"npy": "application/x-npy", "json": "application/json"}[kind]
-        head = ["POST /predict HTTP/1.1", "Host: x", f"Content-Type: {named}", f"Content-Length: {len(body)}"]
-        requests.append("\r\n".join([*head, "", ""]).encode() + body)
-    seen: dict[str, Any] = {"seconds": [], "errors": 0, "wrong": 0, "largest_gap": 0.0}
-    begun = time.monotonic()
-    until = begun + seconds
-    await asyncio.gather(*(client(port, requests, wanted, n, until, least, seen) for n in range(count)))
-    taken, spent = sorted(seen.pop("seconds")), time.monotonic() - begun
-    return {
-        "clients": count,
-        "seconds": spent,
-        "answers": len(taken),
-        "answers_per_second": len(taken) / spent,
-        "p50_seconds": statistics.median(taken),
-        "p99_seconds": taken[min(len(taken) - 1, int(0.99 * len(taken)))],
-        **seen,
-    }
-
-
-def as_body(image: np.ndarray, kind: str) -> bytes:
-    """An image as the body of a request, .npy or JSON."""
-    if kind == "json":
-        return json.dumps({"inputs": [np.round(image.astype(float), 6).tolist()]}).encode()
-    file = io.BytesIO()
-    np.save(file, image[None])
-    return file.getvalue()
 
 
 def free_port() -> int:
@@ -248,18 +183,8 @@ def report(data: dict[str, Any], options: argparse.Namespace) -> None:
 
 def main() -> None:
     """Measure, print and write."""
-    options = server_parser(__doc__, repeats=1, seconds=60.0)
-    options.add_argument("--client", type=Path, help=argparse.SUPPRESS)
-    options.add_argument("--port", type=int, help=argparse.SUPPRESS)
-    options.add_argument("--clients", type=int, help=argparse.SUPPRESS)
-    options.add_argument("--least", type=int, default=0, help=argparse.SUPPRESS)
-    options.add_argument("--body", choices=["npy", "json"], default="npy", help=argparse.SUPPRESS)
-    given = options.parse_args()
+    given = server_parser(__doc__, repeats=1, seconds=60.0).parse_args()
     torch.set_num_threads(given.threads)
-    if given.client:
-        seen = clients(given.client, given.port, given.clients, given.seconds, given.least, given.body)
-        print(json.dumps(asyncio.run(seen)))
-        return
     if given.quick:
         os.environ["SERVE_WIDTH"] = "4"
     with tempfile.TemporaryDirectory() as name:

@@ -25,7 +25,7 @@ PARTS = {  # some tests of what each is for
     "hub,plots,evaluation": "integrations/test_hub.py -k comes_back",
     "trainers": "integrations -k accumulated_gradients or cannot_be",
     "images": "data/test_reading.py -k folders",
-    "plots": "report/test_report.py -k valid_svg or page_is_whole",
+    "plots,evaluation": "report/test_report.py -k valid_svg or page_is_whole",
     "evaluation": "evaluation/test_temperature.py -k search_by_scipy or calibrate_equals",
     "sklearn": "test_sklearn.py -k pipeline or clone",
     "data": "data/test_download.py -k fetched",

@@ -173,6 +173,9 @@ def test_a_server_under_load() -> None:
     raw, ratios = found["raw"], found["ratios"]
     before, after = raw["one client before"], raw["one client after"]
     one, many = max(before, after, key=lambda seen: seen["answers_per_second"]), raw["50 clients"]
+    assert (many["clients"], many["errors"], many["wrong"]) == (50, 0, 0)
+    assert many["seconds"] >= 60
+    assert all(ratio >= 5 for ratio in ratios.values())
     for (name, *cells), seen in zip(rows("docs/deploy/serve.md", "| | answers/s | p50"), (one, many), strict=True):
         numbers = [f"{seen['answers_per_second']:.2f}", f"{seen['p50_seconds']:.2f} s", f"{seen['p99_seconds']:.2f} s"]
         numbers += [str(seen["errors"]), str(seen["wrong"]), f"{seen['answers_per_cpu_second']:.1f}"]
@@ -191,7 +194,7 @@ def test_two_servers() -> None:
     for network, clients, server, *cells in table:
         seen = found["raw"][f"{network}, {server}, {clients}"]
         numbers = [f"{seen['answers_per_cpu_second']:.1f}", f"{seen['answers_per_second']:.1f}"]
-        numbers += [f"{seen['p50_seconds']:.2f} s", f"{seen['p99_seconds']:.2f} s"]
+        numbers += [f"{1000 * seen[name]:.0f} ms" for name in ("p50_seconds", "p99_seconds")]
         assert cells == [*numbers, str(seen["errors"]), str(seen["wrong"])], (network, clients, server)
     text = " ".join((ROOT / "docs/deploy/serve.md").read_text(encoding="utf-8").split())
     assert found["command"] in text
@@ -201,6 +204,10 @@ def test_two_servers() -> None:
         for network in ("ResNet-18, width 16", "one layer")
     )
     assert f"gives {many} the answers of LitServe to 50 clients of the ResNet, and {one} to those of one layer" in text
+    clock = {name: ratio for name, ratio in found["ratios"].items() if ", throughput: " in name}
+    one, many, one_layer, many_layer = clock.values()
+    assert f"by the clock it is {many:.1f} and {many_layer:.1f} times as many" in text
+    assert f"({one:.2f} and {one_layer:.2f} times as many answers a second)" in text
 
 
 def test_eight_bits() -> None:

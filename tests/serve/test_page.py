@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from leanbayes.serve.config import Settings
 from tests.serve.helpers import image_predictor, number_predictor, package, running
@@ -51,13 +53,13 @@ document.getElementById("f").onload = async function () {
 
 @pytest.fixture
 def browse(tmp_path):
-    """browse(predictor, **settings): what the driver sees; ``shot``: where to put a picture."""
+    """browse(predictor, **settings): what the driver sees."""
     if CHROMIUM is None:
         pytest.skip("there is no chromium")
     package("starlette")
     from leanbayes.serve.app import make_app
 
-    def browse(predictor, shot=None, **settings):
+    def browse(predictor, **settings):
         inner = make_app(predictor, Settings(**settings))
         driver = DRIVER.replace("IMAGE", base64.b64encode(image((6, 6), "L", colour=90)).decode()).encode()
 
@@ -70,11 +72,10 @@ def browse(tmp_path):
 
         command = [CHROMIUM, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars", "--no-first-run"]
         command += ["--disable-background-networking", "--virtual-time-budget=20000", f"--user-data-dir={tmp_path}"]
-        action = ["--dump-dom"] if shot is None else [f"--screenshot={shot}", "--window-size=390,1100"]
         with running(app) as port:
-            command += [*action, f"http://127.0.0.1:{port}/driver"]
+            command += ["--dump-dom", f"http://127.0.0.1:{port}/driver"]
             done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout
-        return None if shot else json.loads(unescape(re.search(r'<pre id="found">(.*?)</pre>', done, re.DOTALL)[1]))
+        return json.loads(unescape(re.search(r'<pre id="found">(.*?)</pre>', done, re.DOTALL)[1]))
 
     return browse
 
@@ -92,10 +93,15 @@ def test_a_dropped_image_shows_probabilities_and_doubt(browse):
     assert set(found["asked"]) == {"/model", "/predict"}  # and nothing from anywhere else
 
 
-def test_an_abstention_says_why(browse):
-    found = browse(image_predictor(), samples=4, min_confidence=1.0)
+def test_an_abstention_says_why_and_small_numbers_fit(browse):
+    model = nn.Sequential(nn.Flatten(), nn.Linear(36, 4))
+    nn.init.zeros_(model[1].weight)
+    model[1].bias.data = torch.tensor([13.0, 0.0, 0.0, 0.0])  # an entropy of 0.0001
+    found = browse(image_predictor(model), min_confidence=1.0)
     assert found["verdict"] == "No answer"
     assert "is below 1" in found["words"]
+    assert found["numbers"][-1] == "0.000"
+    assert found["wide"] == []
 
 
 def test_numbers_are_typed_and_shown_with_their_interval(browse):

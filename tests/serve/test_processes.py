@@ -1,12 +1,15 @@
 """What only real processes show: a worker that is killed under load, a server that is told to stop."""
 
+import asyncio
 import contextlib
 import http.client
 import io
 import json
+import multiprocessing
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -21,6 +24,7 @@ import leanbayes as lb
 from leanbayes.cli import DONE, USAGE, main
 from leanbayes.cli.saved import open_model
 from leanbayes.data import load
+from leanbayes.serve import supervisor
 from tests.serve.helpers import package
 
 pytestmark = pytest.mark.extra
@@ -204,6 +208,38 @@ def test_a_worker_that_is_killed_loses_its_own_requests_and_is_replaced(model, d
         torch.testing.assert_close(torch.tensor(answer["predictions"][0]["probs"]), wanted[at], rtol=1e-4, atol=1e-5)
 
 
+def test_connections_that_come_at_once_are_shared_out():
+    """Two processes that listen as workers do; without the pause, one of them takes nearly all."""
+    fork = multiprocessing.get_context("fork")
+    taken, begin = fork.Array("i", 2), fork.Barrier(2)
+
+    def take(number, own):
+        async def connected(reader, writer):
+            taken[number] += 1
+
+        async def listen():
+            async with await asyncio.start_server(connected, sock=own, backlog=1):
+                while sum(taken) < 40:
+                    await asyncio.sleep(0.01)
+
+        begin.wait()
+        asyncio.run(listen())
+
+    with supervisor._bound("127.0.0.1", 0) as bound, contextlib.ExitStack() as clients:
+        both = [supervisor._Listening(bound.dup(), supervisor.PAUSE) for _ in taken]
+        for _ in range(40):
+            clients.enter_context(socket.create_connection(bound.getsockname()))
+        workers = [fork.Process(target=take, args=(number, own), daemon=True) for number, own in enumerate(both)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join(60)
+        for own in both:
+            own.close()
+    assert sum(taken) == 40
+    assert min(taken) >= 8
+
+
 def test_a_server_that_is_told_to_stop_answers_first(model, digits):
     found = []
     with serve(model, "--max-samples", "300", "--drain", "150", "--deadline", "100000") as server:
@@ -223,8 +259,6 @@ def test_a_server_that_is_told_to_stop_answers_first(model, digits):
 
 
 def test_an_address_that_is_taken_is_refused(model, capsys):
-    import socket
-
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         assert main(["serve", str(model), "--port", str(port)]) == USAGE

@@ -9,7 +9,6 @@ import torch
 from torch.export import ExportedProgram
 
 from ..optional import require
-from .missing import IN_TERMS_OF_OTHERS
 from .tracing import refused
 
 KEY = "leanbayes"
@@ -25,7 +24,6 @@ def require_onnx() -> None:
 def onnx_graph(program: ExportedProgram, inputs: list[str], outputs: list[str]) -> Any:
     """An ONNX model with these names; the batch is a dimension called "batch"."""
     with refused("torch.onnx cannot write the model"):
-        program = program.run_decompositions(dict(IN_TERMS_OF_OTHERS))
         made = torch.onnx.export(program, dynamo=True, verbose=False, input_names=inputs, output_names=outputs)
         assert made is not None
         proto = made.model_proto

@@ -15,6 +15,7 @@ from torch.utils import _pytree as pytree
 
 from ..errors import ArtifactError, LeanBayesError
 from .answers import Answers
+from .missing import IN_TERMS_OF_OTHERS
 from .sharing import Shared
 
 LARGEST = 2**31 - 2**24
@@ -30,7 +31,7 @@ def traced(answers: Answers, tensors: list[Tensor], *, random: bool) -> tuple[Ex
     with refused("torch.export cannot trace the model"):
         first = torch.export.export(answers, tuple(tensors), dynamic_shapes=(dims,), strict=False)
         names = list(pytree.tree_unflatten(range(first.call_spec.out_spec.num_leaves), first.call_spec.out_spec))
-        shared = Shared(first.run_decompositions({}))
+        shared = Shared(first.run_decompositions(dict(IN_TERMS_OF_OTHERS)))
         if shared.random and not random:
             raise ArtifactError(
                 "noise: expected a model whose randomness is that of its Bayesian layers, received one that draws "

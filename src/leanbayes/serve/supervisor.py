@@ -29,6 +29,9 @@ log = logging.getLogger("leanbayes.serve")
 BROKEN = 3
 """The exit code of a worker that could not start: another one would not either."""
 
+PAUSE = 0.0005
+"""Seconds between connections that a worker takes: the others wake up meanwhile, and take theirs."""
+
 Opener = Callable[[], Predictor]
 """Reads the model; a function of a module, or a `functools.partial` of one, which another process can import."""
 
@@ -111,7 +114,7 @@ def _work(
     try:
         predictor = opener()
         metrics = Metrics(path, number, workers)
-        shared = _Listening(listening)
+        shared = _Listening(listening, PAUSE)
     except Exception as error:
         print(f"leanbayes: {error}", file=sys.stderr)
         sys.exit(BROKEN)
@@ -164,10 +167,15 @@ def _bound(host: str, port: int) -> socket.socket:
 
 
 class _Listening(socket.socket):
-    """A bound socket, now listening; 2048 connections may wait, whatever backlog asyncio asks for."""
+    """A bound socket, now listening; 2048 connections may wait, whatever backlog asyncio asks for.
 
-    def __init__(self, bound: socket.socket) -> None:
+    pause: seconds after each connection that is taken, where other processes listen too: one that is awake would take
+    all that come at once.
+    """
+
+    def __init__(self, bound: socket.socket, pause: float = 0.0) -> None:
         super().__init__(fileno=bound.detach())
+        self.pause = pause
         try:
             self.listen()
         except OSError as error:  # another server had the address too, and was quicker
@@ -176,6 +184,12 @@ class _Listening(socket.socket):
     def listen(self, backlog: int = 2048, /) -> None:
         """Connections may wait from now on."""
         super().listen(2048)
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """The next connection and its address."""
+        found = super().accept()
+        time.sleep(self.pause)
+        return found
 
     @property
     def url(self) -> str:
