@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from leanbayes import batches
+from leanbayes.data import load
 from leanbayes.errors import DataError
 
 X, Y = torch.arange(6.0).reshape(3, 2), torch.arange(3)
@@ -63,6 +64,11 @@ def test_rows_and_size_of_whatever_is_nested():
     assert isinstance(pair, Pair)
     assert torch.equal(pair.y, Y[:1])
     assert batches.to(pair, "meta").x.device.type == "meta"
+
+
+def test_a_data_set_of_the_library_is_refused_with_what_to_pass():
+    with pytest.raises(DataError, match=r"received DataSet\(.*; pass one of its parts: data.train"):
+        batches.accept(load("digits"))
 
 
 def test_what_has_no_tensor_or_no_batch_is_refused():

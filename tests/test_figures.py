@@ -301,6 +301,14 @@ def test_ordered_latents_beside_the_paper() -> None:
     assert {(method, part): tuple(cells) for method, part, *cells in table} == found
 
 
+def test_samples_of_a_probabilistic_unet() -> None:
+    ratios = load("benchmarks/results/segmentation.json")["ratios"]
+    text = (ROOT / "docs/guide/segmentation.md").read_text(encoding="utf-8")
+    for part, width in (("took {:.2f} times", "full width"), ("and {:.2f} times with a quarter", "quarter width")):
+        assert part.format(ratios[f"{width}: 16 samples / pass"]) in text
+    assert max(ratios.values()) < 2
+
+
 def test_segmentation() -> None:
     found = {
         row["method"]: row["metrics"]

@@ -202,10 +202,11 @@ def accept(
     if isinstance(data, (DataLoader, Dataset)):
         return data
     if isinstance(data, (str, bytes, nn.Module, type)) or not (isinstance(data, Iterable) or _is_array(data)):
-        checks.refuse(name, KINDS, data, error)
-    is_nested = isinstance(data, (tuple, list, Mapping)) or _is_array(data)
+        hint = "pass one of its parts: data.train" if type(data).__name__ == "DataSet" else ""  # of leanbayes.data
+        checks.refuse(name, KINDS, data, error, hint)
     try:
-        data = _tensors(data, _precision(model)) if is_nested else data
+        if isinstance(data, (tuple, list, Mapping)) or _is_array(data):
+            data = _tensors(data, _precision(model))
     except (TypeError, ValueError) as problem:  # of numpy: text, objects
         raise error(f"{name}: expected arrays of numbers ({problem})") from problem
     for part in _parts(data) if is_table(data) else ():

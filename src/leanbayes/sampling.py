@@ -33,6 +33,7 @@ class Site(nn.Module):
     is_laid_out: whether `of_sample` lays its values out over the samples instead of drawing each by itself.
     single_index: whether its noise is one whole number, so that samples with the same number can be computed together.
     folds: whether samples with values of their own cost what one larger batch costs.
+    in_pieces: whether the model goes through the data in pieces from there on, so that only its output is whole.
     learns_shape: whether the shape of its noise is known only once it has seen an input; ``shapes`` are those it knows.
 
     A subclass gives `noise` and ``device``, where that noise is needed.
@@ -45,6 +46,7 @@ class Site(nn.Module):
     is_laid_out: bool = False
     single_index: bool = False
     folds: bool = False
+    in_pieces: bool = False
     learns_shape: bool = False
     shapes: list[tuple[int, ...]]
     device: Any

@@ -118,6 +118,8 @@ def test_images_and_models_of_other_kinds_are_refused(model, scans, run, tmp_pat
     assert "pixels from 0 to 1" in run("segment", model, tmp_path / "x.npy", "--out", tmp_path / "out")[2]
     np.save(tmp_path / "x.npy", np.zeros((1, 3, 8, 8)))
     assert "1 channels, received 3" in run("segment", model, tmp_path / "x.npy", "--out", tmp_path / "out")[2]
+    (tmp_path / "x.txt").write_text("1,2\n3,4\n")
+    assert "expected an image (.bmp" in run("segment", model, tmp_path / "x.txt", "--out", tmp_path / "out")[2]
     other = tmp_path / "digits.safetensors"
     assert main(["train", "--data", "digits", "--epochs", "1", "--out", str(other), "--json", "dropout"]) == 0
     found, _, err = run("segment", other, scans, "--out", tmp_path / "out")

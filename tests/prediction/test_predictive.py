@@ -7,7 +7,8 @@ from torch.distributions import Categorical, MixtureSameFamily, Normal
 
 import leanbayes as lb
 from leanbayes.errors import DataError, PredictionError
-from leanbayes.likelihoods import Regression
+from leanbayes.likelihoods import Regression, Segmentation
+from leanbayes.prediction.accumulate import Accumulator
 from leanbayes.prediction.predictive import entropy
 
 
@@ -120,6 +121,24 @@ def test_a_far_away_mean_does_not_drown_a_small_spread():
     lb.bayesianize_(model, lb.MeanField(std=1e-3))
     pred = lb.predict(model, torch.ones(1, 1, dtype=torch.float64), samples=500, task="regression")
     assert pred.epistemic.item() == pytest.approx(2e-6, rel=0.3)
+
+
+@pytest.mark.parametrize("weighed", [False, True])
+def test_large_outputs_are_averaged_sample_by_sample_to_the_same_answer(monkeypatch, weighed):
+    outputs, found = torch.randn(5, 3, 2, 8, 8), []
+    weights = torch.full((5,), 0.2, dtype=torch.float64) if weighed else None
+    for apart in (1, 2**20):
+        monkeypatch.setattr(Accumulator, "apart", apart)
+        total = Accumulator(Segmentation(), keep=False, settle=None, weights=weights)
+        total.add(outputs[:3], [0, 1, 2])
+        total.add(outputs[3:], [3, 4])
+        found.append(total.result("loop"))
+    one, other = found
+    for name in ("mean", "variance", "aleatoric", "epistemic", "energies"):
+        torch.testing.assert_close(getattr(one, name), getattr(other, name), rtol=1e-6, atol=1e-7)
+    probs = outputs.double().softmax(2)
+    torch.testing.assert_close(one.mean.double(), probs.mean(0), atol=1e-6, rtol=0)
+    torch.testing.assert_close(one.variance.double(), probs.var(0, correction=0), atol=1e-6, rtol=0)
 
 
 def test_masks_are_the_most_probable_classes_of_every_sample():

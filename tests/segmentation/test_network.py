@@ -13,6 +13,7 @@ import leanbayes as lb
 from leanbayes.batches import LatentOutput
 from leanbayes.errors import ConfigError, DataError, PredictionError
 from leanbayes.models import unet
+from leanbayes.prediction.probe import probe
 from leanbayes.segmentation.code import OrderedConditionalCode
 from tests.test_foreign_models import package
 
@@ -84,6 +85,13 @@ def test_the_trunk_runs_once_for_all_samples() -> None:
     pred = lb.predict(model, x, samples=16, task="segmentation")
     assert pred.engine == "vmap"
     assert sum(pixels) == len(x)
+
+
+def test_only_the_output_limits_how_many_images_are_computed_at_once() -> None:
+    model, (x, _) = small().eval(), data()
+    assert probe(model, x).largest == 2 * 16 * 16  # the head's maps, twice as many numbers, exist in pieces
+    lb.bayesianize_(model, {"combine.1": lb.MeanField()})
+    assert probe(model, x).largest == 4 * 16 * 16  # weights of their own are all drawn at once
 
 
 def test_the_first_convolution_is_that_of_maps_and_code_side_by_side() -> None:

@@ -37,8 +37,8 @@ def overview(image: np.ndarray, masks: np.ndarray, maps: dict[str, np.ndarray]) 
     panels = [coloured(pixels, scale)]
     panels += [drawn(pixels, thinned(mask, 2 * PANEL), scale) for mask in masks[:SHOWN]]
     panels += [coloured(thinned(part, 2 * PANEL), scale, PALETTE) for part in maps.values()]
-    names = ["image", *(f"sample {i + 1}" for i in range(len(masks[:SHOWN])))]
-    names += [name.removesuffix(".png").replace("_", " ") for name in maps]
+    names = [f"sample {i}" + ("" if mask.any() else ": empty") for i, mask in enumerate(masks[:SHOWN], 1)]
+    names = ["image", *names, *(name.removesuffix(".png").replace("_", " ") for name in maps)]
     row = np.pad(sheet(panels), ((16, 0), (0, 0), (0, 0)), constant_values=255)
     canvas = Image.fromarray(row)
     pen, font, step = ImageDraw.Draw(canvas), ImageFont.load_default(), panels[0].shape[1] + 6

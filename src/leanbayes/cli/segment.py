@@ -103,12 +103,12 @@ class Segment:
         header = ["image", "foreground", "foreground_std", "entropy", "mutual_information", "diversity"]
         files.write_text(self.out / "summary.csv", as_csv(header, rows))
         if not self.json:
-            print(f"wrote {len(rows)} folders and summary.csv to {self.out}")
+            print(f"wrote {len(rows)} folder{'s' * (len(rows) > 1)} and summary.csv to {self.out}")
         return {"out": str(self.out), "columns": header, "rows": rows}
 
     def _images(self, training: Training) -> Iterator[tuple[Path, Tensor]]:
         """The name and pixels from 0 to 1 of each image, (1, channels, height, width)."""
-        from ..data.image_folder import images_in
+        from ..data.image_folder import SUFFIXES, images_in
         from .inputs import read
 
         if self.images.suffix == ".npy":
@@ -120,6 +120,10 @@ class Segment:
                 )
             yield from ((Path(f"{i:05d}"), image.unsqueeze(0)) for i, image in enumerate(stacked))
             return
+        if self.images.is_file() and self.images.suffix.lower() not in SUFFIXES:
+            raise DataError(
+                f"{self.images}: expected an image ({', '.join(sorted(SUFFIXES))}), a folder of images or a .npy array"
+            )
         written = self.out.resolve()
         paths = [path for path in images_in(self.images) if written not in path.resolve().parents]
         root = self.images if self.images.is_dir() else self.images.parent

@@ -45,7 +45,7 @@ class Likelihood(nn.Module):
         if logits.shape[dim] == 1:  # the logit s of class 1 stands for the pair (0, s)
             return -nn.functional.softplus(logits).squeeze(dim)
         if logits.shape[dim] == 2:  # in a third of the time
-            return -torch.logaddexp(*logits.unbind(dim))
+            return torch.logaddexp(*logits.unbind(dim)).neg_()
         return -torch.logsumexp(logits, dim)
 
     def mean_and_noise(self, outputs: Tensor) -> tuple[Tensor, Tensor]:

@@ -26,7 +26,8 @@ class Accumulator:
     """
 
     check_every = 8
-    at_once = 2**20  # the most output values that are converted together, since they are copied in double
+    at_once = 2**20  # the most output values that are converted together
+    apart = 2**14  # values in a sum from which samples are added one by one: a copy of all in double is slower
 
     def __init__(
         self,
@@ -74,21 +75,26 @@ class Accumulator:
         self.seen += len(numbers)
         weight = None if self.weights is None else self.weights[numbers].to(self.origin)
 
-        def total(part: Tensor) -> Tensor:
+        def add_to(total: Tensor, part: Tensor) -> None:
             part = self._of_active(part, 0)
-            wide = self.origin.dtype
-            return part.sum(0, dtype=wide) if weight is None else torch.tensordot(weight, part.to(wide), dims=1)
+            if weight is not None:
+                total += torch.tensordot(weight, part.to(total), dims=1)
+            elif total.numel() < self.apart:
+                total += part.sum(0, dtype=total.dtype)
+            else:
+                for one in part:
+                    total += one
 
         # relative to the first sample, so that a mean far from 0 does not cost precision
         step = value.to(self.dtype) - self.origin.to(self.dtype)
-        self.first += total(step)
-        self.second += total(step.square())
-        self.inner += total(inner)
+        add_to(self.first, step)
+        add_to(self.second, step.square_())
+        add_to(self.inner, inner)
         if self.energy is not None and energy is not None:
-            self.energy += total(energy)
+            add_to(self.energy, energy)
         if spread is not None:
-            within = total(spread[1].unflatten(0, shape))
-            self.within = within if self.within is None else self.within + within
+            self.within = torch.zeros_like(self.origin) if self.within is None else self.within
+            add_to(self.within, spread[1].unflatten(0, shape))
         self.counts += len(numbers) * self.active
         self.mass += (len(numbers) if weight is None else weight.sum()) * self.active
         if self.keep:

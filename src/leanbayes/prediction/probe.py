@@ -37,7 +37,8 @@ class Probe:
     sites: the random sites by their id, in the order of their first draws.
     before: for each site the share of the arithmetic before its first draw.
     after: for each site the cost of a sample under vmap after that draw, in passes.
-    largest: values in the largest output of a module after the first draw, for one datum.
+    largest: values in the largest output of a module after the first draw, for one datum; of the whole model alone
+        after the draw of a site that is `in_pieces`.
     narrow: the share of the arithmetic in convolutions that have a kernel for many samples.
     calls: the cost of calling the operations of a pass, in data: `FLOPS_A_CALL` each.
 
@@ -89,7 +90,7 @@ def probe(model: nn.Module, inputs: Any, rows: int = 1) -> Probe:
         drawn.append((site, counter.get_total_flops()))
 
     def measure(module: nn.Module, args: Any, output: Any) -> None:
-        if drawn and isinstance(output, Tensor):
+        if drawn and isinstance(output, Tensor) and (module is model or not drawn[-1][0].in_pieces):
             sizes.append(-(-output.numel() // rows))
 
     hook = register_module_forward_hook(measure)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .. import checks
+from .. import checks, sampling
 from ..batches import LatentOutput, SeesTargets, accept
 from ..errors import ConfigError, DataError, PredictionError
 from ..eval_mode import undisturbed
@@ -80,6 +80,8 @@ class ProbabilisticUNet(SeesTargets):
         self.posterior = encoder(sizes[0] + max(self.num_classes, 2), channels, norm)
         make: Any = OrderedConditionalCode if isinstance(latents, OrderedLatents) else GaussianConditionalCode
         self.code: ConditionalCode = make(channels[-1], latents)
+        for site in sampling.sites(self.code).values():
+            site.in_pieces = True  # as `_logits` goes through the maps
         # A 1x1 convolution of maps and code side by side is that of the maps plus a linear function of the code: the
         # first, most of the work, is the same for all codes.
         self.of_maps = nn.Conv2d(maps.shape[1], inner, 1)
@@ -116,7 +118,8 @@ class ProbabilisticUNet(SeesTargets):
 
     def _logits(self, maps: Tensor, code: Tensor) -> Tensor:
         maps = maps.contiguous(memory_format=torch.channels_last)  # 1x1 convolutions take half the time on a CPU
-        added = self.of_code(code)[:, :, None, None]
+        added = self.of_code(code)[:, None, None, :].expand(-1, 1, maps.shape[3], -1)
+        added = added.contiguous().permute(0, 3, 1, 2)  # a row of pixels: short runs of numbers take longer to add
         rows = len(maps) if torch.is_grad_enabled() else max(1, PIECE // maps[0].numel())
         said = [self.combine(some + own) for some, own in zip(maps.split(rows), added.split(rows), strict=True)]
         return torch.cat(said).contiguous()  # a softmax over two channels that lie side by side takes twice as long

@@ -192,7 +192,5 @@ class Classification:
         if self._points.chance < 1:
             notes.append(f"adaptive_ece is computed on a random {self._points.kept:,} of {self.count:,} points.")
         if self.ties:
-            notes.append(
-                f"On {self.ties} of {self.count} several classes had the most votes; the first of them is the label."
-            )
+            notes.append(f"{self.ties:,} of {self.count:,} votes were ties; the first class of the most is the label.")
         return notes
