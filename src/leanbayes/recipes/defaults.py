@@ -10,7 +10,8 @@ accuracy, nll, ece: of test data (rmse, nll and the coverage of 95 % intervals o
 before any training under the method. auroc: of the entropy, test images against those of another domain.
 "... gain": how much better than "plain" under the same seed; a positive number is good. misses: how many of the
 limits are exceeded on average over the seeds (see `LIMITS`); they hold for networks that were trained before. noise:
-the factor that `fit` chose.
+the factor that `fit` chose. density: the share of the weights that `SparseSubspace` leaves, nearly all of a small
+network.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import leanbayes as lb
 from ..convert.record import get
 from ..evaluation.metrics.calibration import ece
 from ..evaluation.metrics.ood import auroc
+from ..posteriors.sparse import Sparse
 from .defaults_tasks import Task, tasks
 from .experiment import Cell, Experiment, Results
 from .jobs import Jobs
@@ -88,6 +90,8 @@ def measure(task: Task, name: str, key: Mapping[str, Any], jobs: Jobs, seed: int
         history = lb.fit(model, data["train"], val=data["val"], **options)
         if name in METHODS and history.tuning is not None:
             found["noise"] = history.tuning.factor
+        if name == "SparseSubspace":
+            found["density"] = density(model)
         if name == SCALED:
             lb.calibrate_(model, data["val"], samples=1, progress=False)
     return {**found, **scores(model, task, data)}
@@ -111,6 +115,18 @@ def scores(model: nn.Module, task: Task, data: Mapping[str, Any]) -> Metrics:
         strange = lb.predict(model, data["other"], samples=SAMPLES, task=meaning)
         found["auroc"] = auroc(said.entropy, strange.entropy)
     return found
+
+
+def density(model: nn.Module) -> float:
+    """The share of the weights of sparse layers that are active.
+
+    >>> model = nn.Sequential(nn.Linear(10, 10))
+    >>> _ = lb.bayesianize_(model, lb.SparseSubspace(density=0.2))
+    >>> density(model)
+    0.2
+    """
+    weights = [m for m in model.modules() if isinstance(m, Sparse)]
+    return sum(len(q.index) for q in weights) / max(sum(q.shape.numel() for q in weights), 1)
 
 
 def rows(results: Results) -> Iterator[Row]:
