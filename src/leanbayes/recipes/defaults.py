@@ -63,9 +63,10 @@ def cells(preset: str) -> Iterator[Cell]:
         names = ["plain", *METHODS] if preset != "smoke" else ["plain", "MeanField", "Nested"]
         if preset != "smoke" and task.pretraining:
             names = ["as it was", *names, "auto", *([SCALED] if task.likelihood == "classification" else [])]
-        for name in names:
+        for name in [name for name in names if name not in task.refused]:
             work = partial(measure, task, name, key)
-            yield Cell(task.name, name, "defaults", {**key, "method": name}, work, 1 if preset == "smoke" else 3)
+            seeds = 1 if preset == "smoke" else task.seeds
+            yield Cell(task.name, name, "defaults", {**key, "method": name}, work, seeds)
 
 
 def measure(task: Task, name: str, key: Mapping[str, Any], jobs: Jobs, seed: int) -> Measured:
