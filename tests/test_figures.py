@@ -84,21 +84,55 @@ def test_which_method_for_which_budget() -> None:
         assert cells == [f"{parameters:.2f}x", f"{seconds:.1f}", f"{letters:.3f}", held], method
 
 
+BESIDE = "plain, beside SparseSubspace"
+IMAGES = "Fashion-MNIST, 3,000 images, "
+DEFAULTS = {
+    "| | BatchNorm: accuracy": {"BatchNorm": f"{IMAGES}BatchNorm", "GroupNorm": f"{IMAGES}GroupNorm"},
+    "| | tokens: accuracy": {"tokens": "tokens, transformer", "CIFAR-10": "CIFAR-10, 5,000 images, ResNet"},
+    "| | digits: accuracy": {name: f"{name}, MLP" for name in ("digits", "breast_cancer", "wine")},
+    "| | boston: NLL": {name: f"UCI {name}, MLP" for name in ("boston", "concrete", "energy", "yacht")},
+}
+
+
+def gain(metrics: dict[str, Any], name: str) -> str:
+    """What a method gains on plain: a star beyond two standard errors, red beyond the limit of the recipe."""
+    if (found := metrics.get(f"{name} gain")) is None:
+        return ""
+    sure = abs(found["mean"]) > 2 * found["std"] / found["n"] ** 0.5 and abs(found["mean"]) >= 0.0005
+    return f"{found['mean']:+.3f}{'*' * sure}"
+
+
 def test_defaults() -> None:
     found = {(row["dataset"], row["method"]): row["metrics"] for row in load("results/defaults.cpu.json")["rows"]}
-    table = {
-        (data, method): cells for data, method, *cells in rows("docs/methods/defaults.md", "| data | method | seeds")
-    }
-    assert table.keys() == {key for key in found if key[1] != "as it was"}
-    for key, (seeds, *cells) in table.items():
-        metrics = found[key]
-        assert seeds == str(metrics["nll"]["n"]), key
-        for name, cell in zip(("accuracy", "nll", "ece", "auroc"), cells, strict=False):
-            gain = f" ({metrics[f'{name} gain']['mean']:+.3f})" if f"{name} gain" in metrics else ""
-            assert cell == (f"{metrics[name]['mean']:.3f}{gain}" if name in metrics else ""), (key, name)
-        assert cells[4] == (f"{metrics['coverage']['mean']:.3f}" if "coverage" in metrics else ""), key
-        missed = metrics.get("misses", {"mean": None})["mean"]
-        assert cells[6] == ("" if missed is None else f"**{missed:.0f}**" if missed else "-"), key
+    page = (ROOT / "docs/methods/defaults.md").read_text(encoding="utf-8")
+    missed, seen = dict.fromkeys(found, 0), set()
+    for first, tasks in DEFAULTS.items():
+        heading = next(line for line in page.splitlines() if line.startswith(first))
+        columns = [cell.strip().split(": ") for cell in heading.strip("|").split("|")][1:]
+        for method, *cells in rows("docs/methods/defaults.md", first):
+            for (task, name), cell in zip(columns, cells, strict=True):
+                if (key := (tasks[task], method)) not in found:
+                    assert cell == "", (key, name)
+                    continue
+                metrics = found[key]
+                absolute = method in ("plain", BESIDE) or name == "coverage"
+                if name.lower() not in metrics:
+                    assert cell == "", (key, name)
+                    continue
+                shown = f"{metrics[name.lower()]['mean']:.3f}" if absolute else gain(metrics, name.lower())
+                assert re.sub("<.*?>", "", cell) == shown, (key, name)
+                missed[key] += cell.startswith('<b class="miss">')
+                seen.add(key)
+    assert seen == {key for key in found if key[1] != "as it was"}
+    costs = [
+        found[task, "as it was"]["accuracy"]["mean"] - metrics["converted"]["mean"]
+        for (task, _), metrics in found.items()
+        if "converted" in metrics
+    ]
+    assert f"at most {100 * max(costs):.1f} points of accuracy" in page
+    limited = {key: metrics["misses"]["mean"] for key, metrics in found.items() if "misses" in metrics}
+    assert {key: missed[key] for key in limited} == limited
+    assert f"{sum(map(bool, limited.values()))} of {len(limited)} rows miss" in page
 
 
 def test_steps() -> None:

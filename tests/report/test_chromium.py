@@ -61,7 +61,7 @@ MEASURE = """
 
 
 # Boxes of all words, those of a figure too: two that share more than a pixel or two would be read as one.
-LAYOUT = """
+LAYOUT = r"""
 <!DOCTYPE html><meta charset="utf-8"><body style="margin:0">
 <iframe id="f" style="border:0; width:{width}px; height:4000px" srcdoc="{page}"></iframe>
 <pre id="found"></pre>
@@ -91,7 +91,18 @@ LAYOUT = """
         if (wide > 1 && high > 0.3 * Math.min(a.box.height, b.box.height)) overlaps.push(a.text + " | " + b.text);
       }}
     }});
-    var found = {{areas: areas, words: words.length, overlaps: overlaps.slice(0, 10)}};
+    var broken = [];  // words of headings that go on in the next line
+    d.querySelectorAll(".models thead th").forEach(function (e) {{
+      for (var m of e.firstChild.data.matchAll(/[^\s-]{{1,12}}(?=[\s-]|$)/g)) {{
+        var word = d.createRange();
+        word.setStart(e.firstChild, m.index);
+        word.setEnd(e.firstChild, m.index + m[0].length);
+        if (word.getClientRects().length > 1) broken.push(m[0]);
+      }}
+    }});
+    var uneven = Array.from(d.querySelectorAll(".grid > *")).filter(function (e) {{
+      return w.getComputedStyle(e).marginTop != "0px"; }}).length;
+    var found = {{areas: areas, words: words.length, overlaps: overlaps.slice(0, 10), broken: broken, uneven: uneven}};
     document.getElementById("found").textContent = JSON.stringify(found);
   }};
 </script>
@@ -115,6 +126,8 @@ def test_plots_have_room_and_no_words_overlap(pages, name, width):
     assert [area for area in found["areas"] if area["height"] < 150] == []
     assert found["words"] > 50
     assert found["overlaps"] == []
+    assert found["broken"] == []
+    assert found["uneven"] == 0
 
 
 def test_the_check_of_the_layout_sees_squeezed_plots_and_words_on_words(tmp_path):

@@ -219,6 +219,13 @@ def test_times_of_different_batches_are_not_compared():
     assert "latency_batch" not in {c.key for c in columns.cost([a, b])}
 
 
+def test_the_caption_speaks_of_a_front_only_where_one_is_drawn():
+    cheapest_is_best = many(2)
+    dear = dataclasses.replace(cheapest_is_best[0], cost=cheapest_is_best[0].cost | {"predict_seconds": 1.0})
+    assert "Pareto front" not in page(cheapest_is_best)
+    assert "Pareto front" in page([dear, cheapest_is_best[1]])
+
+
 def test_a_page_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
     first, second = (Evaluation(name, "classification", 9, {"accuracy": 0.5}) for name in "ab")
     target = first.save_html(tmp_path / "report.html")

@@ -58,7 +58,7 @@ CONTESTANTS: dict[str, Contestant] = {
     # the first dense layer; it starts beyond alpha = 1, which from -5 would take longer than these runs last
     "variance network": Contestant({"dense1": Variance(log_alpha=2.0)}, warmup=0.5),
     "deep ensemble of 3": Contestant(Ensemble(members=3, init="fresh"), rounds=3),  # as many epochs for each member
-    "sparse subspace, 10 %": Contestant(SparseSubspace(density=0.1, interval=50), kl_weight=0.1),
+    "sparse subspace, 10 %": Contestant(SparseSubspace(density=0.1, interval=50, fewest=32), kl_weight=0.1),
     "patched output": Contestant({"dense2": Patch(components=5, perturbation=0.3)}, kl_weight=0.1),
     # all widths at once take longer
     "nested": Contestant(

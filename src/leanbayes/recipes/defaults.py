@@ -10,7 +10,8 @@ accuracy, nll, ece: of test data (rmse, nll and the coverage of 95 % intervals o
 before any training under the method. auroc: of the entropy, test images against those of another domain.
 "... gain": how much better than "plain" under the same seed; a positive number is good. misses: how many of the
 limits are exceeded on average over the seeds (see `LIMITS`); they hold for networks that were trained before. noise:
-the factor that `fit` chose.
+the factor that `fit` chose. density: the share of the weights that `SparseSubspace` leaves, nearly all of a small
+network.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import leanbayes as lb
 from ..convert.record import get
 from ..evaluation.metrics.calibration import ece
 from ..evaluation.metrics.ood import auroc
+from ..posteriors.sparse import Sparse
 from .defaults_tasks import Task, tasks
 from .experiment import Cell, Experiment, Results
 from .jobs import Jobs
@@ -61,9 +63,10 @@ def cells(preset: str) -> Iterator[Cell]:
         names = ["plain", *METHODS] if preset != "smoke" else ["plain", "MeanField", "Nested"]
         if preset != "smoke" and task.pretraining:
             names = ["as it was", *names, "auto", *([SCALED] if task.likelihood == "classification" else [])]
-        for name in names:
+        for name in [name for name in names if name not in task.refused]:
             work = partial(measure, task, name, key)
-            yield Cell(task.name, name, "defaults", {**key, "method": name}, work, 1 if preset == "smoke" else 3)
+            seeds = 1 if preset == "smoke" else task.seeds
+            yield Cell(task.name, name, "defaults", {**key, "method": name}, work, seeds)
 
 
 def measure(task: Task, name: str, key: Mapping[str, Any], jobs: Jobs, seed: int) -> Measured:
@@ -88,6 +91,8 @@ def measure(task: Task, name: str, key: Mapping[str, Any], jobs: Jobs, seed: int
         history = lb.fit(model, data["train"], val=data["val"], **options)
         if name in METHODS and history.tuning is not None:
             found["noise"] = history.tuning.factor
+        if name == "SparseSubspace":
+            found["density"] = density(model)
         if name == SCALED:
             lb.calibrate_(model, data["val"], samples=1, progress=False)
     return {**found, **scores(model, task, data)}
@@ -111,6 +116,18 @@ def scores(model: nn.Module, task: Task, data: Mapping[str, Any]) -> Metrics:
         strange = lb.predict(model, data["other"], samples=SAMPLES, task=meaning)
         found["auroc"] = auroc(said.entropy, strange.entropy)
     return found
+
+
+def density(model: nn.Module) -> float:
+    """The share of the weights of sparse layers that are active.
+
+    >>> model = nn.Sequential(nn.Linear(10, 10))
+    >>> _ = lb.bayesianize_(model, lb.SparseSubspace(density=0.2))
+    >>> density(model)
+    0.2
+    """
+    weights = [m for m in model.modules() if isinstance(m, Sparse)]
+    return sum(len(q.index) for q in weights) / max(sum(q.shape.numel() for q in weights), 1)
 
 
 def rows(results: Results) -> Iterator[Row]:

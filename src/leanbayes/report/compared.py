@@ -37,9 +37,9 @@ def _scatter(evaluations: Sequence[Evaluation]) -> str:
     if (found := scatter.axes_of(evaluations)) is None:
         return ""
     better = "Up" if found[1].better == "higher" else "Down"
-    caption = (
-        f"{better} is better, left is cheaper. The grey line is the Pareto front: models that no other beats in both."
-    )
+    caption = f"{better} is better, left is cheaper."
+    if len(scatter.front_of(evaluations)) > 1:
+        caption += " The grey line is the Pareto front: models that no other beats in both."
     if found[0].key == "predict_seconds":
         caption += " Times include all samples and were measured once; factors below three may be noise."
     wide, narrow = (scatter.quality_and_cost(evaluations, width) for width in (11.0, 4.6))

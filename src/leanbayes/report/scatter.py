@@ -45,6 +45,14 @@ def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
     return front
 
 
+def front_of(evaluations: Sequence[Evaluation]) -> list[int]:
+    """Which models are on the Pareto front of `axes_of`, the cheapest first; none where there are no axes."""
+    if (found := axes_of(evaluations)) is None:
+        return []
+    cost, score = found
+    return pareto_front([(cost.value(e) or 0.0, score.loss(score.value(e) or 0.0)) for e in evaluations])
+
+
 def quality_and_cost(evaluations: Sequence[Evaluation], width: float) -> str:
     """The scatter plot, ``width`` inches wide, with every name beside its point.
 
@@ -56,7 +64,7 @@ def quality_and_cost(evaluations: Sequence[Evaluation], width: float) -> str:
     points = [(cost.value(e) or 0.0, score.value(e) or 0.0) for e in evaluations]
     longest = 18 if width < 6 else 38
     names = [_short(e.name, longest) for e in evaluations]
-    front = pareto_front([(x, score.loss(y)) for x, y in points])
+    front = front_of(evaluations)
     height = max(3.6, (len(names) * LINE + 20) / 72 + EDGE[1])
     with canvas(width=width, height=height) as (figure, ax):
         figure.set_layout_engine("none")

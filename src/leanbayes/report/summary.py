@@ -217,7 +217,7 @@ def _cost(evaluations: Sequence[Evaluation]) -> str:
     if len(counts) > 1 and max(counts.values()) >= 1.05 * min(counts.values()):
         small, large = min(counts, key=lambda name: counts[name]), max(counts, key=lambda name: counts[name])
         low, high = (written(counts[name], "amount") for name in (small, large))
-        parts.append(f"they have from {low} ({small}) to {high} parameters ({large})")
+        parts.append(f"the models have from {low} ({small}) to {high} parameters ({large})")
     return _sentence(parts)
 
 

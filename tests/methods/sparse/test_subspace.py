@@ -312,6 +312,23 @@ def test_thinning_goes_on_from_a_checkpoint(tmp_path):
     assert all(torch.equal(whole[name], continued[name]) for name in whole)
 
 
+@pytest.mark.parametrize("method", [lb.SparseSubspace(), lb.Rigl()])
+def test_small_layers_of_a_trained_network_keep_their_weights_and_large_ones_do_not(method):
+    sizes = (20, 100), (100, 40), (40, 200), (200, 500), (500, 3)
+    model = nn.Sequential(*(part for size in sizes for part in (nn.Linear(*size), nn.ReLU())))
+    with torch.no_grad():
+        model[2].weight.mul_(2.0)  # beyond torch's own initialisation
+    plan = lb.bayesianize_(model, method)
+    said = {entry.name: entry.why for entry in plan.entries}
+    assert "keeps all its weights" in said["0"]  # the first
+    assert "keeps all its weights" in said["2"]  # 4,000
+    assert "training thins it out to 51% of its weights" in said["4"]  # 4,096 of 8,000
+    assert "training thins it out to 5% of its weights" in said["6"]
+    lb.fit(model, (torch.randn(32, 20), torch.arange(32) % 3), epochs=8, batch_size=8, progress=False)
+    left = [len(model[i].posterior("weight").index) for i in (0, 2, 4, 6, 8)]
+    assert left == [2000, 4000, 4096, 5000, 1500]
+
+
 def test_a_network_that_was_not_trained_starts_at_its_density():
     model = nn.Sequential(nn.Linear(20, 40), nn.ReLU(), nn.Linear(40, 40), nn.ReLU(), nn.Linear(40, 3))
     lb.bayesianize_(model, lb.SparseSubspace(density=0.1))

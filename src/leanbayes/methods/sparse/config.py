@@ -13,6 +13,8 @@ from ...priors import EmpiricalNormal, LogUniform, Normal, ScaleMixture, Student
 from ...registry import register
 from .allocation import ALLOCATIONS
 
+SMALL = 4096
+"""So many weights a layer of a trained network keeps by default: it loses by fewer, and they cost next to nothing."""
 REMOVALS = ("mean", "snr", "abs", "snr-abs", "exp", "snr-exp")
 
 
@@ -30,7 +32,7 @@ class SparseTraining(Method):
     keep_weights: bool = True
     init_std: float | None = None
     thinning: float = 0.5
-    fewest: int = 32
+    fewest: int | None = None
     dense_ends: bool = True
 
     def __post_init__(self) -> None:
@@ -44,7 +46,7 @@ class SparseTraining(Method):
         check_choice(self, "schedule", ("cosine", "linear", "constant"))
         check_whole(self, "interval", optional=True)
         check_between(self, "thinning", 0.0, 1.0)
-        check_whole(self, "fewest", at_least=0)
+        check_whole(self, "fewest", at_least=0, optional=True)
         check_between(self, "replacement", 0.0, 1.0)
         check_positive(self, "until")
         check_between(self, "until", 0.0, 1.0)
@@ -80,7 +82,8 @@ class SparseSubspace(SparseTraining):
         thinning: of a trained network, the share of training over which the active weights fall from all of them to
             `density`, fast at first (a cubic, Zhu and Gupta, 2017); 0 cuts it at once, as networks that have not been
             trained always are.
-        fewest: of a trained network, how many weights an output keeps on average, whatever the density.
+        fewest: of a trained network, how many weights an output keeps on average, whatever the density; None for so
+            many that a layer keeps 4,096: up to that size it keeps all, from 81,920 weights on 5 %.
         dense_ends: the first and the last layer of a trained network keep all their weights.
         prior: p(w) of every active weight.
         std: where sigma starts; None for 0.01, and 0.05 times the root mean square weight where weights were trained.

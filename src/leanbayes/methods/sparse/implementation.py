@@ -22,7 +22,7 @@ from ...posteriors.sparse import Sparse, SparsePoint, largest
 from ...priors import EmpiricalNormal
 from ..mean_field.implementation import fresh, relative_std
 from . import allocation
-from .config import Rigl, SparseSubspace, SparseTraining
+from .config import SMALL, Rigl, SparseSubspace, SparseTraining
 from .criteria import removal_score
 from .mask_updates import Alternation
 from .posterior import SparseGaussian
@@ -58,10 +58,18 @@ class _SparseTraining(Implementation[S], Generic[S]):
         if self.trained(conversion):
             ends = self._ends(conversion) if config.dense_ends else ()
             for number, w in enumerate(weights):
-                least = w.numel() if id(w) in ends else min(w.numel(), config.fewest * len(w))
-                counts[number] = max(counts[number], least)
+                kept = SMALL if config.fewest is None else config.fewest * len(w)
+                counts[number] = max(counts[number], w.numel() if id(w) in ends else min(w.numel(), kept))
         allocation.check(names, [w.numel() for w in weights], counts, config.density)
         self._counts(conversion).update(zip(first, counts, strict=True))
+
+    def note(self, module: nn.Module, conversion: Conversion) -> str:
+        """Of the plan: how far training will thin out a layer that starts with all its weights."""
+        if not self.trained(conversion) or not self.config.thinning:
+            return ""
+        weight: Any = module.weight
+        left = self.count(weight, conversion) / max(weight.numel(), 1)
+        return "keeps all its weights" if left == 1 else f"training thins it out to {left:.0%} of its weights"
 
     def trained(self, conversion: Conversion) -> bool:
         """Whether a trained network is converted and keeps its weights."""

@@ -127,6 +127,7 @@ class SparseSetup:
             "std": self.std,
             "keep_weights": False,
             "init_std": self.training.init_std,
+            "fewest": 32,
             **changes,
         }
         return self._with(SparseSubspace(**options), stem=self._gaussian(options["std"]))
@@ -137,7 +138,7 @@ class SparseSetup:
 
     def rigl(self, density: float) -> SparseTraining:
         """RigL, the stem dense."""
-        fresh = {"keep_weights": False, "init_std": self.training.init_std}
+        fresh = {"keep_weights": False, "init_std": self.training.init_std, "fewest": 32}
         method = Rigl(density=density, interval=self.interval, **fresh)  # type: ignore[arg-type]
         return self._with(method, stem=None)
 
