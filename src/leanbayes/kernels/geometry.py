@@ -16,8 +16,9 @@ LANES = 16
 MAX_STRIDE = 8
 MOST = 2**31 - 2**10
 """Elements of what the kernels count in 32 bits."""
-NEAR = 36 * 1024
-"""Bytes of gradients that the backward pass keeps at hand, most of a first cache."""
+NEAR = 72 * 1024
+"""Bytes of gradients near a group of positions in the backward pass; more than a first cache has, which costs less than
+coming back to inputs does."""
 
 
 @dataclass(frozen=True)
@@ -81,8 +82,8 @@ class Geometry:
     def tile(self, count: int) -> int:
         """Outputs that the backward pass of ``count`` nonzeros takes at a time.
 
-        As many as give an input seven nonzeros, since it costs something to come back to it, or as have their gradients
-        near a group of four positions in half of the first cache; but not many more than the cache holds.
+        As many as give an input fourteen nonzeros, since it costs something to come back to it, or as have their
+        gradients near a group of four positions in half of `NEAR`; but not many more than that holds.
         """
         if self.out_size == (1, 1):
             near, phases = 4, self.kernel[0] * self.kernel[1]
@@ -90,7 +91,7 @@ class Geometry:
             rows, columns = (-(-k // s) for k, s in zip(self.kernel, self.stride, strict=True))
             near, phases = rows * (columns + 3), self.stride[0] * self.stride[1]
         pairs, room = phases * self.outputs * self.inputs, NEAR // (near * 8 * LANES)
-        good = min(max(7 * pairs // max(count, 1), room // 2), room)
+        good = min(max(14 * pairs // max(count, 1), room // 2), room)
         return min(max(good, 3 * pairs // max(count, 1), 1), self.outputs)
 
 

@@ -4,21 +4,23 @@
  * the first cache while a strip of rows goes by, and so do the gradients near a group of positions, which are laid out tile
  * by tile. Their rows have zeros at both ends, as far as taps and groups reach: no member needs an exception. */
 
-/* The gradients of y and of v = y's times slope, run by run of lanes, for the blocks of a unit; what came after y is undone on
- * the way. Lanes beyond the batch get zero. bias: sums by output of the gradient of y are added, unless NULL. */
-static void NAME(pair)(const geometry *s, const upstream *u, int64_t first, int members, float *pairs, float *bias) {
+/* The gradients of y and of v = y's times slope, run by run of lanes, for some rows of the blocks of a unit; what came after y is
+ * undone on the way. Lanes beyond the batch get zero. bias: sums by output of the gradient of y are added, unless NULL. */
+static void NAME(pair)(const geometry *s, const upstream *u, int64_t first, int members, int row0, int row1, float *pairs,
+                       float *bias) {
   const int64_t O = s->outputs, T = s->tile, tiles = (O + T - 1) / T, each = u->slope ? 2 : 1;
   const padded p = s->pad;
   const float *line = u->line;
   if (p.left || p.width > p.left + (s->along_blocks ? members : s->ow))
-    for (int64_t row = 0; row < tiles * s->oh; row++) {
-      const int64_t run = T * each * LANES, used = p.left + (s->along_blocks ? members : s->ow);
-      memset(pairs + row * p.width * run, 0, sizeof(float) * (size_t)(p.left * run));
-      memset(pairs + (row * p.width + used) * run, 0, sizeof(float) * (size_t)((p.width - used) * run));
-    }
+    for (int64_t tile = 0; tile < tiles; tile++)
+      for (int64_t row = tile * s->oh + row0; row < tile * s->oh + row1; row++) {
+        const int64_t run = T * each * LANES, used = p.left + (s->along_blocks ? members : s->ow);
+        memset(pairs + row * p.width * run, 0, sizeof(float) * (size_t)(p.left * run));
+        memset(pairs + (row * p.width + used) * run, 0, sizeof(float) * (size_t)((p.width - used) * run));
+      }
   for (int m = 0; m < members; m++) {
     const int64_t valid = s->batch - (first + m) * LANES;
-    for (int64_t at = 0; at < (int64_t)s->oh * s->ow; at++) {
+    for (int64_t at = (int64_t)row0 * s->ow; at < (int64_t)row1 * s->ow; at++) {
       const int64_t row = s->along_blocks ? 0 : at / s->ow, column = p.left + (s->along_blocks ? m : at % s->ow);
       const int64_t from = ((first + m) * s->oh * s->ow + at) * O * LANES;
       for (int64_t tile = 0; tile < tiles; tile++) {
@@ -142,6 +144,10 @@ static int64_t NAME(backward)(call *c, const geometry *shape, const plan *p, con
   const int band = SUMS / per_input < 1 ? 1 : SUMS / per_input < s.inputs ? (int)(SUMS / per_input) : s.inputs;
   const int64_t bands = (s.inputs + band - 1) / band, row = (int64_t)s.w * band * group * LANES * 8;
   const int strip = STRIP / row < 1 ? 1 : STRIP / row < s.h ? (int)(STRIP / row) : s.h;
+  /* tiles whose gradients near a strip stay in the second cache while bands go by */
+  const int64_t around = s.along_blocks ? 1 : (strip - 1) / s.sh + (s.kh + s.sh - 1) / s.sh;
+  const int64_t of_tile = (around < s.oh ? around : s.oh) * s.pad.width * s.tile * LANES * each * (int64_t)sizeof(float);
+  const int near = of_tile > NEAR ? 1 : (int)(NEAR / of_tile);
   /* parts of the batch, whose sums are added in a fixed order whatever the number of threads; where they are few, threads
    * share one, each with some of the bands */
   const int64_t chunks = units < 1 ? 1 : units < 8 ? units : 8, want = (8 + chunks - 1) / chunks, shares = want < bands ? want : bands;
@@ -174,34 +180,40 @@ static int64_t NAME(backward)(call *c, const geometry *shape, const plan *p, con
     for (int64_t unit = chunk * units / chunks; unit < (chunk + 1) * units / chunks; unit++) {
       const int64_t block = unit * group;
       const int members = s.blocks - block < group ? (int)(s.blocks - block) : group;
-      float *pairs = of_pairs.first + own * of_pairs.step;
-      NAME(pair)(&s, u, block, members, pairs, share || !bias ? NULL : bias + chunk * s.outputs * LANES);
-      if (!want_x && !want_w) continue;
-      for (int ih = 0; ih < s.h; ih += strip)
-        for (int64_t b = share * bands / shares; b < (share + 1) * bands / shares; b++)
-          for (int tile = 0; tile < tiles; tile++) {
-            const int first = (int)b * band, last = first + band < s.inputs ? first + band : s.inputs;
-            const int32_t *rows = p->rows + (int64_t)tile * s.inputs * s.segments;
-            const int32_t k0 = rows[(int64_t)first * s.segments], k1 = rows[(int64_t)last * s.segments];
-            const int64_t vectors = (int64_t)(k1 - k0) * each, room = (vectors + WIDTH - 1) / WIDTH * WIDTH * WIDTH;
-            float *sums = of_sums.first + own * of_sums.step;
-            if (want_w) memset(sums, 0, sizeof(float) * (size_t)room);
+      float *pairs = of_pairs.first + own * of_pairs.step, *own_bias = bias ? bias + chunk * s.outputs * LANES : NULL;
+      int paired = 0;
+      for (int ih = 0; ih < s.h; ih += strip) {
+        const int below = ih + strip < s.h ? ih + strip : s.h, reached = (below - 1 + s.ph) / s.sh + 1;
+        const int rows = below == s.h || reached > s.oh ? s.oh : reached;
+        if (paired < rows) NAME(pair)(&s, u, block, members, paired, rows, pairs, share ? NULL : own_bias);
+        paired = paired < rows ? rows : paired;
+        if (!want_x && !want_w) continue;
+        for (int outer = 0; outer < tiles; outer += near)
+          for (int64_t b = share * bands / shares; b < (share + 1) * bands / shares; b++)
+            for (int tile = outer; tile < outer + near && tile < tiles; tile++) {
+              const int first = (int)b * band, last = first + band < s.inputs ? first + band : s.inputs;
+              const int32_t *rows = p->rows + (int64_t)tile * s.inputs * s.segments;
+              const int32_t k0 = rows[(int64_t)first * s.segments], k1 = rows[(int64_t)last * s.segments];
+              const int64_t vectors = (int64_t)(k1 - k0) * each, room = (vectors + WIDTH - 1) / WIDTH * WIDTH * WIDTH;
+              float *sums = of_sums.first + own * of_sums.step;
+              if (want_w) memset(sums, 0, sizeof(float) * (size_t)room);
 #define RUN(v, wx, ww) \
   NAME(backward_tile)(v, wx, ww, &s, p, w, x, pairs + tile * g_tile, dx, sums, k0, block, members, tile, first, last, ih, \
-                      ih + strip < s.h ? ih + strip : s.h)
+                        below)
 #define WANTS(v) \
-  if (want_x && want_w) RUN(v, 1, 1); else if (want_x) RUN(v, 1, 0); else RUN(v, 0, 1);
-            if (variance) { WANTS(1) } else { WANTS(0) }
+    if (want_x && want_w) RUN(v, 1, 1); else if (want_x) RUN(v, 1, 0); else RUN(v, 0, 1);
+              if (variance) { WANTS(1) } else { WANTS(0) }
 #undef WANTS
 #undef RUN
-            if (!want_w) continue;
-            float *to = partial + chunk * numbers + (int64_t)k0 * each;
-            for (int64_t v = 0; v < vectors; v += WIDTH) {
-              const vf found = NAME(sums_of)(sums + v * WIDTH);
-              if (v + WIDTH <= vectors) NAME(store)(to + v, NAME(load)(to + v) + found);
-              else for (int64_t i = v; i < vectors; i++) to[i] += found[i - v];
+              if (!want_w) continue;
+              float *to = partial + chunk * numbers + (int64_t)k0 * each;
+              for (int64_t v = 0; v < vectors; v += WIDTH) {
+                const vf found = NAME(sums_of)(sums + v * WIDTH);
+                if (v + WIDTH <= vectors) NAME(store)(to + v, NAME(load)(to + v) + found);
+                else for (int64_t i = v; i < vectors; i++) to[i] += found[i - v];
+              }
             }
-          }
+      }
     }
   }
   }

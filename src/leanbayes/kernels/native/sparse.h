@@ -41,6 +41,18 @@ INLINE void NAME(gather)(const int q0, const int q1, const int variance, const f
   }
 }
 
+/* Fetches the inputs that the next row of outputs meets for the first time, at the columns of a group: a part of them, since
+ * each output of the group asks for as much. The order of nonzeros is none that a processor could foresee. */
+INLINE void NAME(fetch)(const geometry *s, const float *x, int ih, int iw, int part, int parts) {
+  const int row0 = ih + (s->kh > s->sh ? s->kh : s->sh), row1 = ih + s->sh + s->kh < s->h ? ih + s->sh + s->kh : s->h;
+  const int column0 = iw < 0 ? 0 : iw, column1 = iw + MEMBERS * s->sw < s->w ? iw + MEMBERS * s->sw : s->w;
+  const int64_t lines = (int64_t)(column1 - column0) * s->inputs, share = (lines + parts - 1) / parts;
+  const int64_t end = (part + 1) * share < lines ? (part + 1) * share : lines;
+  for (int row = row0 < 0 ? 0 : row0; row < row1; row++)
+    for (int64_t i = part * share; i < end; i++)
+      __builtin_prefetch(x + (((int64_t)row * s->w + column0) * s->inputs + i) * LANES, 0, 2);
+}
+
 INLINE void NAME(forward_task)(const int mode, const geometry *s, const plan *p, const float *w, const float *bias,
                                const float *x, const float *eps, float *y, float *z, uint64_t seed, int64_t task,
                                int64_t block, int members, int first, int last, int row0, int row1, run *runs,
@@ -68,6 +80,7 @@ INLINE void NAME(forward_task)(const int mode, const geometry *s, const plan *p,
       const float *xp = x + block * x_block + ((int64_t)ih * s->w + iw) * line;
       const int64_t yp = block * y_block + ((int64_t)oh * s->ow + ow) * out_line;
       for (int o = first; o < last; o++) {
+        if (!along) NAME(fetch)(s, x + block * x_block, ih, iw, o - first, last - first);
         const int32_t *rows = p->rows + (int64_t)o * taps;
         vf m[REGISTERS], v[REGISTERS];
 #pragma GCC unroll 4
