@@ -38,7 +38,7 @@ def _bayes_layer(layer: BayesLayer, x: Moments | Tensor, *extra: Any, **named: A
     if isinstance(x, Tensor) and not weight.is_random and weight.bias_variance is None:
         return layer.compute(x, mean, bias, *extra, **named)
     conv = filter_of(layer.shell, mean)
-    if isinstance(q, Sparse) and sparse.suitable(layer, example):
+    if conv is None and isinstance(q, Sparse) and sparse.suitable(layer, example):
         return weighted(partial(_at_nonzeros, layer, q), x, replace(weight, joins=False), conv)
     return weighted(lambda t, w, b: layer.compute(t, w, b, *extra, **named), x, weight, conv)
 
