@@ -1,4 +1,4 @@
-"""How long a cascade takes beside its last stage, where as many images stop at each stage as in results/cascade.cpu.json.
+"""How long a cascade takes beside its last stage, where images stop at each stage as in results/cascade.cpu.json.
 
 The networks are those of the recipe, with the weights they begin with: time depends on how many images go on, not on
 which. Thresholds are set so that the shares of the recorded test images stop at each stage, of 512 test images.
@@ -97,7 +97,9 @@ def main() -> None:
                     spent = [1e3 * each[one]["seconds_min"] for one in (who, "whole")]
                     rows.append((f"{label}, {who}", *(f"{value:.3f}" for value in (*figures, *spent))))
     settings = {"freed memory is kept": kept, "clock": clock.__name__}
-    publish(result("cascade", ratios, raw, **settings), options, f"A cascade, {torch.get_num_threads()} thread(s)", rows)
+    publish(
+        result("cascade", ratios, raw, **settings), options, f"A cascade, {torch.get_num_threads()} thread(s)", rows
+    )
 
 
 if __name__ == "__main__":

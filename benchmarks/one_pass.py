@@ -1,8 +1,8 @@
 """What one pass on means and variances costs, in passes of the plain network.
 
 The networks of the recipe `one-pass`, with the weights they begin with. "x plain": `predict(estimator="moments")` over a
-pass of the plain network in channels-last order, in which it is fastest; "x default order": over the same network in
-torch's default order. Ratios of the minima of rounds in which all take turns. On one thread processor time is measured.
+pass of the plain network in channels-last order, in which it is fastest; "x default order": over the same network
+in torch's default order. Ratios of the minima of rounds in which all take turns. On one thread processor time is measured.
 
     python benchmarks/one_pass.py --threads 1
 """
@@ -69,7 +69,9 @@ def main() -> None:
                 times = [1e3 * spent["one pass"], 1e3 * spent["plain"]]
                 rows.append((label, *(f"{value:.2f}" for value in (*figures, *times))))
     settings = {"freed memory is kept": kept, "clock": clock.__name__}
-    publish(result("one_pass", ratios, raw, **settings), options, f"One pass, {torch.get_num_threads()} thread(s)", rows)
+    publish(
+        result("one_pass", ratios, raw, **settings), options, f"One pass, {torch.get_num_threads()} thread(s)", rows
+    )
 
 
 if __name__ == "__main__":

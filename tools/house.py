@@ -25,7 +25,7 @@ LIMITS = {
     "getattr and hasattr": 41,
     "median file": 110,
     "longest file": 339,
-    "lines": 61_700,  # 40,669 before latents, conformal prediction, own data, segmentation, students, deploying
+    "lines": 61_850,  # 40,669 before latents, conformal prediction, own data, segmentation, students, deploying
     "most rooms that know a family": 2,
 }
 

@@ -4,7 +4,7 @@ Activations (batch, channels, ...) lie in memory with their channels side by sid
 them; tensors in another order are copied.
 
 Whatever the kernels do not serve (`serves`) goes by torch's functions: `leanbayes.prediction.moments` has the same
-formulas in `elementwise`, `pooling` and `linear`. The two differ by rounding and by 1e-6 of a standard deviation at most.
+formulas in `elementwise`, `pooling` and `linear`. The two differ by rounding, by 1e-6 of a standard deviation at most.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def serves(*tensors: Tensor | None) -> bool:
 
 
 def in_order(x: Tensor) -> Tensor:
-    """The tensor (batch, channels, ...) itself if its channels lie side by side in memory, else a copy of which it holds.
+    """The tensor (batch, channels, ...) if its channels lie side by side in memory, else a copy whose channels do.
 
     >>> in_order(torch.zeros(2, 3, 4, 4)).is_contiguous(memory_format=torch.channels_last)
     True
@@ -95,8 +95,8 @@ def _empty(shape: tuple[int, ...] | torch.Size) -> Tensor:
 def rectify(x: Terms, slope: float = 0.0, sums: bool = False) -> tuple[Tensor, Tensor, Tensor | None]:
     """Mean and variance of max(y, 0) + slope min(y, 0), for y = factor x + shift + other.
 
-    sums: whether to return, as the third, sums over the positions of each channel, (4, batch, channels): of the variance
-    of factor x, of that of the other term, of (mean derivative)^2 times both, and of the resulting variance.
+    sums: whether to return, as the third, sums over the positions of each channel, (4, batch, channels): of the
+    variance of factor x, of that of the other term, of (mean derivative)^2 times both, and of the resulting variance.
     """
     x.check()
     shape, tensors = x.mean.shape, x.tensors()

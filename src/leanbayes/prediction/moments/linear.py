@@ -91,7 +91,8 @@ def weighted(apply: Apply, x: Moments | Tensor, w: Weight, conv: Filter | None =
         return _plain(apply, x, w)
     given = apply
     apply = lambda t, weight, bias: in_order(given(t, weight, bias))  # noqa: E731
-    w = replace(w, **{name: in_order(t) for name in ("mean", "variance", "rho") if (t := getattr(w, name)) is not None})
+    variance, rho = (None if t is None else in_order(t) for t in (w.variance, w.rho))
+    w = replace(w, mean=in_order(w.mean), variance=variance, rho=rho)
     if isinstance(x, Tensor):
         x = in_order(x)
         mean, squares = apply(x, w.mean, w.bias), w.squares() if w.is_random else None
@@ -163,9 +164,7 @@ def _node(x: Moments, averages: Tensor, w: Weight, conv: Filter, inside: tuple[T
     return _joined(x, averages, w.mean.flatten(2) @ alone, spread, w.bias_variance)
 
 
-def _joined(
-    x: Moments, averages: Tensor, weights: Tensor, spread: Tensor | None, bias_variance: Tensor | None
-) -> Node:
+def _joined(x: Moments, averages: Tensor, weights: Tensor, spread: Tensor | None, bias_variance: Tensor | None) -> Node:
     """The node of a convolution whose averages are a linear map of those of its input, with weights (outputs, inputs).
 
     spread: the variance of these weights.
