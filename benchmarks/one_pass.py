@@ -1,8 +1,8 @@
 """What one pass on means and variances costs, in passes of the plain network.
 
-The networks of the recipe `one-pass`, with the weights they begin with. "x plain": `predict(estimator="moments")` over a
-pass of the plain network in channels-last order, in which it is fastest; "x default order": over the same network
-in torch's default order. Ratios of the minima of rounds in which all take turns. On one thread processor time is measured.
+The networks of the recipe `one-pass`, with the weights they begin with. "x plain": one pass over a pass of the plain
+network in channels-last order, in which it is fastest; "x default order": over the same network in torch's default
+order. Ratios of the minima of rounds in which all take turns. On one thread processor time is measured.
 
     python benchmarks/one_pass.py --threads 1
 """
