@@ -359,3 +359,17 @@ def test_segmentation() -> None:
             for name in ("GED, unbiased", "GED", "Dice of the mean", "correlation of variances")
         )
         assert cells == [unbiased, interval, *others], method
+
+
+def test_times_of_one_pass_and_of_cascades() -> None:
+    found = load("benchmarks/results/one_pass.json")["ratios"]
+    page = (ROOT / "docs/guide/one-pass.md").read_text(encoding="utf-8")
+    said = page[page.index("Time: one pass") : page.index("Three was the aim")]
+    assert set(re.findall(r"\d\.\d\d", said)) == {
+        f"{value:.2f}" for name, value in found.items() if "resnet" not in name or "default" not in name
+    }
+    found = load("benchmarks/results/cascade.json")["ratios"]
+    page = (ROOT / "docs/deploy/cascade.md").read_text(encoding="utf-8")
+    said = page[page.index("Where the machine is idle") : page.index("for 0.07 of")]
+    names = [name for name in found if name.endswith("cascade")] + ["cifar10, batch 1, stage 1"]
+    assert set(re.findall(r"\d\.\d\d", said)) == {f"{found[name]:.2f}" for name in names}

@@ -24,8 +24,8 @@ LIMITS = {
     "imports in functions of recipes": 0,
     "getattr and hasattr": 40,
     "median file": 109,
-    "longest file": 336,
-    "lines": 61_600,  # 40,669 before latents, conformal prediction, own data, segmentation, students, deploying
+    "longest file": 337,
+    "lines": 61_850,  # 40,669 before latents, conformal prediction, own data, segmentation, students, deploying
     "most rooms that know a family": 2,
 }
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from .turns import Turn
-from .walk import modules
+from .walk import modules, parameters
 
 
 @contextlib.contextmanager
@@ -65,7 +65,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
     >>> model.training
     True
     """
-    devices = {p.device for p in model.parameters() if p.device.type not in ("cpu", "meta")}
+    devices = {p.device for p in parameters(model) if p.device.type not in ("cpu", "meta")}
     kind = next((device.type for device in devices), "cuda")
     fork = torch.random.fork_rng(devices, device_type=kind)
     with Turn(model=model), kept_modes(model), fork, torch.no_grad(), plain_attention():

@@ -199,6 +199,15 @@ def sites(model: nn.Module) -> dict[str, Site]:
     return {name: module for name, module in model.named_modules() if isinstance(module, Site) and module.is_site}
 
 
+def is_random(model: nn.Module) -> bool:
+    """Whether a model has random sites.
+
+    >>> is_random(nn.Linear(2, 2))
+    False
+    """
+    return any(isinstance(module, Site) and module.is_site for module in modules(model))
+
+
 def has_means(model: nn.Module) -> bool:
     """Whether a pass at the means of a model is one of a network."""
     return all(module.has_mean for module in modules(model) if isinstance(module, Site))

@@ -64,6 +64,15 @@ def test_exact_is_the_diagonal_of_the_hessian(activation, name) -> None:
     torch.testing.assert_close(found[f"{name}.weight"], truth, rtol=2e-3, atol=2e-5 * float(truth.max()))
 
 
+def test_the_order_of_memory_does_not_matter() -> None:
+    model = convolutional(nn.Softplus)
+    other = copy.deepcopy(model).to(memory_format=torch.channels_last)
+    assert not other[3].posteriors["weight"].loc.is_contiguous()
+    options = {"task": "classification", "layers": ["3"], "method": "exact", "progress": False}
+    found, again = (kappa(one, (X[:20], Y[:20]), **options)["3.weight"] for one in (model, other))
+    torch.testing.assert_close(again, found, rtol=1e-3, atol=1e-5 * float(found.max()))
+
+
 @pytest.mark.parametrize("name", LAYERS)
 def test_gauss_newton_is_exact_where_all_is_piecewise_linear(name) -> None:
     model = convolutional(nn.ReLU)

@@ -9,7 +9,7 @@ import random
 
 import torch
 import torch.nn.functional as F
-from tests.kernels.gaussian_cases import largest, rectified, spread
+from tests.kernels.gaussian_cases import largest, positions, rectified, spread, squared
 from tests.kernels.reference import close, doubled
 
 from leanbayes.kernels import geometry, layout, library, norm, sparse
@@ -41,7 +41,7 @@ def valid(seed):
     native.leanbayes_level(rng.choice(levels()))
     torch.set_num_threads(rng.choice([1, 1, 2]))
     kinds = [operation, operation, operation, chain, pool, blocks, perturbed, rectified, largest, spread, divergence]
-    kinds += [of_samples]
+    kinds += [of_samples, squared, positions]
     kind = rng.choice(kinds)
     try:
         kind(rng)

@@ -6,6 +6,7 @@ import torch
 from tests.kernels.reference import close
 
 from leanbayes.kernels import gaussian
+from leanbayes.prediction.moments import linear
 
 
 def shape_of(rng):
@@ -60,8 +61,8 @@ def rectified(rng):
     close(y, expected, 2 * size, "mean")
     close(v, spread, 2 * size**2, "variance")
     linear = (slope + (1 - slope) * above) ** 2 * variance
-    exact = torch.stack([part.flatten(2).sum(2) for part in (first, second, linear, spread)], 2)
-    close(sums, exact, 4 * (size**2).flatten(2).sum(2, keepdim=True) + 1, "sums")
+    exact = torch.stack([part.flatten(2).sum(2) for part in (first, second, linear, spread)])
+    close(sums, exact, 4 * (size**2).flatten(2).sum(2) + 1, "sums")
 
 
 def largest(rng):
@@ -125,6 +126,54 @@ def spread(rng):
     close(averages, known, 4 * ((m**2).flatten(2).mean(2) + 1), "averages")
 
 
+def weight(rng):
+    """Means and rho of a convolution, in either order of memory."""
+    shape = (rng.randint(1, 20), rng.randint(1, 40), rng.choice([1, 2, 3]), rng.choice([1, 3, 5]))
+    order = rng.choice([torch.contiguous_format, torch.channels_last])
+    mean, rho = torch.randn(shape), torch.randn(shape) * rng.choice([1, 10])
+    return mean.contiguous(memory_format=order), rho.contiguous(memory_format=order)
+
+
+def squared(rng):
+    """Variances and squared means of weights side by side."""
+    mean, rho = weight(rng)
+    variance = torch.nn.functional.softplus(rho.double(), threshold=40).square()
+    given = (variance.float(), None) if rng.random() < 0.5 else (None, rho)
+    exact = torch.cat([variance, mean.double().square()], 1)
+    close(gaussian.squares(mean, *given), exact, exact + 1e-12, "squares")
+
+
+def positions(rng):
+    """How positions of a convolution's output vary together, and sums over a filter, against the twin in float64."""
+    mean, rho = weight(rng)
+    both, rows, (outputs, inputs, *kernel) = gaussian.squares(mean, None, rho), rng.randint(1, 5), mean.shape
+    size = [rng.randint(k, k + 6) for k in kernel]
+    conv = linear.Filter.of(mean.shape[2:], rng.choice([1, 2]), [rng.randint(0, k - 1) for k in kernel])
+    steps = zip(size, kernel, conv.padding, conv.stride, strict=True)
+    out = torch.Size((n + 2 * p - k) // s + 1 for n, k, p, s in steps)
+    inside = linear._inside(torch.Size(size), mean.shape[2:], conv, out)
+    x = linear.Moments(torch.randn(rows, inputs, *size), torch.rand(rows, inputs, *size))
+    averages = linear._averages(x, 1)
+    x.share = torch.rand(2, rows, inputs, 1, 1).sort(0).values if rng.random() < 0.7 else None
+    bias, share = torch.rand(outputs) if rng.random() < 0.5 else None, None if x.share is None else x.share.flatten(2)
+    uncertain = x.share is not None or rng.random() < 0.5
+    found, factor, sums = gaussian.together(mean, both, averages, share, bias, uncertain, inside)
+    wide = linear.Moments(x.mean.double(), x.variance.double() if uncertain else x.variance.new_zeros(()).double())
+    wide.share = None if x.share is None else x.share.double()
+    w = linear.Weight(mean.double(), both[:, :inputs].double(), None, None if bias is None else bias.double())
+    exact, excess = linear._together(wide, averages.double(), w, conv, tuple(part.double() for part in inside))
+    close(found, exact.flatten(2), torch.full_like(exact.flatten(2), 30.0), "correlations")
+    assert (factor is None) == (excess is None)
+    if factor is not None:
+        close(factor, excess.flatten(1), 30 * excess.flatten(1).abs(), "factors")
+    alone, pairs = inside[0].double(), inside[1].double()
+    mu, s2 = w.mean.flatten(2), w.variance.flatten(2)
+    rivals = [s2 @ alone, s2 @ alone.square(), mu.square() @ alone, mu @ alone, ((mu @ pairs) * mu).sum(2)]
+    bounds = [s2.sum(2), s2.sum(2), mu.square().sum(2), mu.abs().sum(2), mu.abs().sum(2).square()]
+    for got, one, bound in zip(sums, rivals, bounds, strict=True):
+        close(got, one, bound + 1e-12, "sums over a filter")
+
+
 def calls(rng):
     """Each of the kernels once, for those who look at their arguments."""
     shape = (rng.randint(1, 3), rng.randint(1, 4), rng.randint(3, 6), rng.randint(3, 6))
@@ -133,4 +182,8 @@ def calls(rng):
     windows = [gaussian.Window(n, 2, 2, 1, 1, n // 2 + 1) for n in shape[2:]]
     gaussian.rectify(gaussian.Terms(x.mean, x.variance, x.factor, x.shift, x.mean, x.variance), 0.1, sums=True)
     gaussian.largest(x, *windows, near)
-    gaussian.spread(x, 1, near, rng.random() < 0.5)
+    averages = gaussian.spread(x, 1, near, rng.random() < 0.5)[1]
+    mean, rho = torch.rand(2, 3, shape[1], 2, 2)
+    inside, share = (torch.rand(4), torch.rand(4, 4)), torch.rand(2, *shape[:2])
+    both = gaussian.squares(mean, None, rho)
+    gaussian.together(mean, both, averages, share, torch.rand(3), True, inside)

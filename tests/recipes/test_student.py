@@ -10,7 +10,10 @@ def test_a_student_is_a_quarter_and_answers_in_one_pass():
     training = replace(student.DIGITS.training, epochs=1, limit=100, test_limit=50)
     setup = replace(student.DIGITS, training=training, epochs=1, samples=2)
     jobs = Jobs(None)
-    found = {name: student.measured(setup, name, jobs, 0) for name in ("BN3", "labels", "kl", "mmd", "mmd and mean")}
+    found = {
+        name: student.measured(setup, name, jobs, 0)
+        for name in ("BN3", "labels", "kl", "mmd", "mmd and mean", "mmd and labels")
+    }
     assert found["BN3"]["passes"] == 2
     assert all(found[name]["passes"] == 1 for name in ("labels", "kl", "mmd"))
     assert all(found[name]["parameters"] < found["BN3"]["parameters"] / 10 for name in ("labels", "kl", "mmd"))

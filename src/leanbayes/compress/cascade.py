@@ -115,11 +115,12 @@ class Cascade(Staged):
     def forward(self, *inputs: Any, **named: Any) -> Tensor:
         """The logarithms of the class probabilities (N, C)."""
         given: Any = named or (inputs[0] if len(inputs) == 1 else inputs)
-        if any(sampling.sites(stage) for stage in self.stages):
-            return _log(predict(self, given).probs)
         answers: Tensor | None = None
         left: Tensor | None = None  # None: all
-        for number, stage in self.asked():
+        asked = self.asked()
+        for number, stage in asked:
+            if sampling.is_random(stage):
+                return _log(predict(self, given).probs)
             here = given if left is None else _at(given, left)
             probabilities = self.likelihood(number).probs(batches.output_tensor(batches.call(stage, here)))
             if answers is None or left is None:
@@ -127,7 +128,7 @@ class Cascade(Staged):
             else:
                 self.check_classes(number, probabilities, answers)
                 answers[left] = probabilities
-            unsure = self._unsure(number, probabilities)
+            unsure = None if number == asked[-1][0] else self._unsure(number, probabilities)
             if unsure is None or not len(unsure):
                 break
             if len(unsure) < len(probabilities) or left is not None:
@@ -146,7 +147,8 @@ class Cascade(Staged):
         spent = torch.zeros(size, dtype=torch.float, device=left.device)
         done: list[tuple[Tensor, Predictive]] = []
         last: tuple[nn.Module, Predictive] | None = None
-        for number, stage in self.asked():
+        asked = self.asked()
+        for number, stage in asked:
             here = inputs if len(left) == size else _at(inputs, left)
             before = last[1] if last is not None and last[0] is stage else None
             begin = 0 if before is None else int(before.counts.max())
@@ -159,7 +161,7 @@ class Cascade(Staged):
                 pred = said if before is None else pooled(before, said)
             if done:
                 self.check_classes(number, pred.mean, done[0][1].mean)
-            unsure = self._unsure(number, pred.mean, pred.epistemic)
+            unsure = None if number == asked[-1][0] else self._unsure(number, pred.mean, pred.epistemic)
             sure = _others(unsure, len(left)) if unsure is not None else None
             stages = torch.full((len(left),), number, device=left.device)
             pred = replace(pred, stages=stages, macs=spent[left], engine="cascade")
@@ -257,10 +259,8 @@ class Cascade(Staged):
         left_out = [t == -INFINITY for t in self.thresholds[:last]]
         return [(k, stage) for k, stage in enumerate(self.stages) if k == last or (k < last and not left_out[k])]
 
-    def _unsure(self, number: int, probabilities: Tensor, epistemic: Tensor | None = None) -> Tensor | None:
-        """The rows that go on; None where the stage answers all."""
-        if number == self.asked()[-1][0]:
-            return None
+    def _unsure(self, number: int, probabilities: Tensor, epistemic: Tensor | None = None) -> Tensor:
+        """The rows that go on."""
         return (self.unsureness(probabilities, epistemic) > self.thresholds[number]).nonzero().flatten()
 
     def check_classes(self, number: int, probabilities: Tensor, others: Tensor) -> None:

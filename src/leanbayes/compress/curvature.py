@@ -17,6 +17,7 @@ layer is piecewise linear (ReLU, |.|, max-pooling, BatchNorm in eval mode), and 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -209,10 +210,10 @@ def _unit_by_unit(batch: Batch) -> Shift:
     zero, product = batch.zeros(), _hessian_product(batch)
     found = {name: torch.empty_like(z) for name, z in zero.items()}
     for name, z in zero.items():
-        for number in range(z.numel()):
+        for at in itertools.product(*map(range, z.shape)):
             direction = {k: torch.zeros_like(v) for k, v in zero.items()}
-            direction[name].view(-1)[number] = 1.0
-            found[name].view(-1)[number] = product(direction)[name].reshape(-1)[number]
+            direction[name][at] = 1.0
+            found[name][at] = product(direction)[name][at]
     return found
 
 

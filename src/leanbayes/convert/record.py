@@ -14,7 +14,7 @@ from torch import nn
 from ..conformal.config import Conformal
 from ..layers.contract import BayesianLayer
 from ..method import Method
-from ..walk import unwrapped
+from ..walk import modules, unwrapped
 from .implementation import implementation
 
 _KEY = "_leanbayes"
@@ -47,7 +47,8 @@ class Record:
 
 def get(model: nn.Module) -> Record | None:
     """The record of a model, also inside wrappers such as DistributedDataParallel; None if it has none."""
-    return next((m.__dict__[_KEY] for m in model.modules() if _KEY in m.__dict__), None)
+    found = (m.__dict__[_KEY] for m in ([model] if _KEY in model.__dict__ else modules(model)) if _KEY in m.__dict__)
+    return next(found, None)
 
 
 def ensure(model: nn.Module) -> Record:

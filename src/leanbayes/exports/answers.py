@@ -79,7 +79,7 @@ class OnePassAnswers(Answers):
 
     def outputs(self, model: nn.Module, inputs: Any) -> Sequence[Tensor]:
         """Draws from the Gaussian that the outputs are."""
-        walk = Walk(model, 1, self.seed, [])
+        walk = Walk(model, 1, self.seed, list)
         law = walk(inputs)
         if not isinstance(law, Moments):  # export has asked `predict` first, which says the same
             raise NotCarried(f"{next(iter(walk.reasons), 'the model')} has no rule for moments")

@@ -20,11 +20,12 @@ from .buffers import working
 
 FILE = Path(__file__).parent / "native" / "kernels.so"
 LEVELS = ("any machine", "AVX2", "AVX-512")
-INTERFACE = 6
+INTERFACE = 7
 """leanbayes_interface() of the library that this code calls."""
 FUNCTIONS = (
     "plan", "forward", "backward", "block", "unblock", "moments", "finish", "norm_gradients", "norm_input", "pool",
     "pool_backward", "perturb", "rectify", "pool_moments", "spread", "divergence", "divergence_gradients", "convolve",
+    "squares", "together",
 )  # fmt: skip
 """What `call` calls, with leanbayes_ in front."""
 # as enumerated in native/arguments.h

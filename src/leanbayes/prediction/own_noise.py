@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from .. import sampling
+from ..walk import parameters
 
 
 class OwnNoise:
@@ -17,7 +18,7 @@ class OwnNoise:
     """
 
     def __init__(self, model: nn.Module) -> None:
-        elsewhere = {p.device for p in model.parameters() if p.device.type not in ("cpu", "meta")}
+        elsewhere = {p.device for p in parameters(model) if p.device.type not in ("cpu", "meta")}
         self.devices = [d for d in elsewhere if hasattr(getattr(torch, d.type, None), "get_rng_state")]
 
     def reseed(self, seed: int, sample: int) -> None:

@@ -11,6 +11,7 @@
 #include "convolution.h"
 #include "gaussian.h"
 #include "divergence.h"
+#include "moments.h"
 #undef vf
 #undef vu
 #undef vi

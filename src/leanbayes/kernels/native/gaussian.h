@@ -1,8 +1,8 @@
 /* Means and variances of Gaussians behind a rectifier and a maximum (Clark, 1961), which `predict(estimator="moments")` carries
  * through a network: in one pass over memory, where the same from torch's functions makes a dozen.
  *
- * Activations are planes (batch x channels) of positions. A factor and a shift by channel, of a normalisation that comes before,
- * are applied as numbers are read. */
+ * Activations are images: data, positions, channels, the channels side by side (torch's channels-last order). A factor and a shift
+ * by channel, of a normalisation that comes before, are applied as numbers are read. Sums over positions are by datum and channel. */
 
 /* e^x for -40 <= x <= 0, to 2e-7 of itself (Cephes). */
 static inline vf NAME(exponential)(vf x) {
@@ -47,7 +47,7 @@ static inline vf NAME(rectified_moments)(vf *m, vf *v, float slope) {
 }
 
 /* The larger of two Gaussians whose correlation is r, into the first one's place. */
-static inline void NAME(larger)(vf *m, vf *v, vf m2, vf v2, float r) {
+static inline void NAME(larger)(vf *m, vf *v, vf m2, vf v2, vf r) {
   const vf both = NAME(at_least)(*v * v2, 0.0f), root = both * NAME(inverse_root)(both);
   const vf spread = NAME(at_least)(*v + v2 - 2.0f * r * root, 1e-30f), inverse = NAME(inverse_root)(spread);
   const vf a = spread * inverse, ahead = *m - m2, t = NAME(at_most)(NAME(size_of)(ahead) * inverse, 8.0f);
@@ -59,150 +59,170 @@ static inline void NAME(larger)(vf *m, vf *v, vf m2, vf v2, float r) {
   *v = NAME(at_least)(*v + (v2 - *v) * beaten - (t * a + g) * g, 0.0f);
 }
 
-/* Elements [from, to) of all, with a normalisation and another term, to m and v; their variances summed by plane. */
-static void NAME(read_planes)(const planes *n, int64_t from, int64_t to, const terms *x, float *m, float *v, float *sums) {
-  for (int64_t at = from; at < to;) {
-    const int64_t plane = at / n->positions, stop = (plane + 1) * n->positions, end = stop < to ? stop : to;
-    const float f = x->factor ? x->factor[plane % n->channels] : 1.0f, b = x->shift ? x->shift[plane % n->channels] : 0.0f;
-    float *mp = m - from, *vp = v - from, first = 0.0f, second = 0.0f;
-#pragma omp simd reduction(+ : first)
-    for (int64_t i = at; i < end; i++) {
-      mp[i] = x->mean[i] * f + b;
-      vp[i] = x->variance[i] * (f * f);
-      first += vp[i];
-    }
-    if (x->other_mean)
-#pragma omp simd reduction(+ : second)
-      for (int64_t i = at; i < end; i++) {
-        mp[i] += x->other_mean[i];
-        vp[i] += x->other_variance[i];
-        second += x->other_variance[i];
-      }
-    if (sums) {
-      sums[4 * plane] += first;
-      sums[4 * plane + 1] += second;
-    }
-    at = end;
-  }
+/* The first `count` of the numbers at p, zeros behind. */
+static inline vf NAME(first_of)(const float *p, int64_t count) {
+  vf v = {0};
+  for (int64_t i = 0; i < count; i++) v[i] = p[i];
+  return v;
 }
 
-/* What is summed by plane: the variance of x, of the other term, what a linear function of the same mean derivative would make
- * of both, and the variance of the result. */
-static void NAME(rectify)(const planes *n, const terms *x, float slope, float *y, float *v, float *sums) {
-  const int64_t together = n->positions < CHUNK ? CHUNK / n->positions : 1, tasks = (n->count + together - 1) / together;
-#pragma omp parallel for schedule(static) if (tasks > 8)
-  for (int64_t task = 0; task < tasks; task++) {
-    float m_at[CHUNK], v_at[CHUNK], first[CHUNK];
-    const int64_t last = (task + 1) * together < n->count ? (task + 1) * together : n->count;
-    const int64_t stop = last * n->positions;
-    for (int64_t p = task * together; sums && p < last; p++) memset(sums + 4 * p, 0, 4 * sizeof(float));
-    for (int64_t from = task * together * n->positions; from < stop; from += CHUNK) {
-      const int64_t to = from + CHUNK < stop ? from + CHUNK : stop, size = to - from;
-      NAME(read_planes)(n, from, to, x, m_at, v_at, sums);
-      for (int64_t i = size; i < (size + WIDTH - 1) / WIDTH * WIDTH; i++) m_at[i] = v_at[i] = 0.0f;
-      for (int64_t i = 0; i < size; i += WIDTH) {
-        vf mean = NAME(load)(m_at + i), variance = NAME(load)(v_at + i);
-        const vf before = variance, gain = NAME(rectified_moments)(&mean, &variance, slope);
-        NAME(store)(m_at + i, mean);
-        NAME(store)(v_at + i, variance);
-        NAME(store)(first + i, gain * gain * before);
-      }
-      memcpy(y + from, m_at, sizeof(float) * (size_t)size);
-      memcpy(v + from, v_at, sizeof(float) * (size_t)size);
-      for (int64_t at = from; sums && at < to;) {
-        const int64_t plane = at / n->positions, ends = (plane + 1) * n->positions, end = ends < to ? ends : to;
-        float linear = 0.0f, whole = 0.0f;
-#pragma omp simd reduction(+ : linear, whole)
-        for (int64_t i = at - from; i < end - from; i++) {
-          linear += first[i];
-          whole += v_at[i];
-        }
-        sums[4 * plane + 2] += linear;
-        sums[4 * plane + 3] += whole;
-        at = end;
-      }
-    }
-  }
-}
-
-/* The larger of `size` pairs, which lie side by side, into the place of the first. */
-static inline void NAME(larger_of)(float *m, float *v, const float *m2, const float *v2, int64_t size, float r) {
+/* The larger of `size` pairs, which lie side by side, into the place of the first. near: their correlations. Up to WIDTH - 1
+ * numbers behind them are written too. */
+static inline void NAME(larger_of)(float *m, float *v, const float *m2, const float *v2, int64_t size, const float *near) {
   for (int64_t i = 0; i < size; i += WIDTH) {
     vf mean = NAME(load)(m + i), variance = NAME(load)(v + i);
-    NAME(larger)(&mean, &variance, NAME(load)(m2 + i), NAME(load)(v2 + i), r);
+    NAME(larger)(&mean, &variance, NAME(load)(m2 + i), NAME(load)(v2 + i), NAME(load)(near + i));
     NAME(store)(m + i, mean);
     NAME(store)(v + i, variance);
   }
 }
 
-/* Maxima over windows, along rows and then down columns. r: the correlation of neighbours, by plane (or NULL). work: of a thread,
- * six strips of `room` floats each, a multiple of every vector's. */
-static void NAME(pool_moments)(const windows *s, const terms *x, const float *r, float *y, float *v, pieces work, int64_t room) {
-#pragma omp parallel for schedule(static) if (s->n.count > 8)
-  for (int64_t plane = 0; plane < s->n.count; plane++) {
-    float *rows_m = own(work), *rows_v = rows_m + room, *m_at = rows_v + room, *v_at = m_at + room, *m2 = v_at + room;
-    float *v2 = m2 + room;
-    const float *mean = x->mean + plane * s->n.positions, *variance = x->variance + plane * s->n.positions;
-    const int64_t c = plane % s->n.channels, out = s->rows.out * s->columns.out;
-    const float f = x->factor ? x->factor[c] : 1.0f, b = x->shift ? x->shift[c] : 0.0f, near = r ? r[plane] : 0.0f;
-    const axis rows = s->rows, cols = s->columns;
-    for (int64_t k = 0; k < cols.kernel; k++) {
-      float *to = k ? m2 : rows_m, *to2 = k ? v2 : rows_v;
-      const int64_t start = k * cols.dilation - cols.padding;
-      for (int64_t i = 0; i < rows.size; i++)
-        for (int64_t j = 0; j < cols.out; j++) {
-          const int64_t at = start + j * cols.stride;
-          const int is_inside = at >= 0 && at < cols.size;
-          to[i * cols.out + j] = is_inside ? mean[i * cols.size + at] * f + b : LOWEST;
-          to2[i * cols.out + j] = is_inside ? variance[i * cols.size + at] * (f * f) : 0.0f;
-        }
-      if (k) NAME(larger_of)(rows_m, rows_v, m2, v2, rows.size * cols.out, near);
-    }
-    for (int64_t k = 0; k < rows.kernel; k++) {
-      float *to = k ? m2 : m_at, *to2 = k ? v2 : v_at;
-      for (int64_t i = 0; i < rows.out; i++) {
-        const int64_t at = k * rows.dilation - rows.padding + i * rows.stride;
-        const int is_inside = at >= 0 && at < rows.size;
-        for (int64_t j = 0; j < cols.out; j++) {
-          to[i * cols.out + j] = is_inside ? rows_m[at * cols.out + j] : LOWEST;
-          to2[i * cols.out + j] = is_inside ? rows_v[at * cols.out + j] : 0.0f;
-        }
+/* y[i] += x[i], ..., for `rows` rows of x. */
+static inline void NAME(sum_rows)(float *y, const float *x, int64_t rows, int64_t size) {
+  for (int64_t r = 0; r < rows; r++)
+#pragma omp simd
+    for (int64_t i = 0; i < size; i++) y[i] += x[r * size + i];
+}
+
+/* Mean and variance of a normalised sum behind a rectifier. sums, four arrays [data][channels]: the variance of x, of the other
+ * term, what a linear function of the same mean derivative would make of both, and the variance of the result. */
+static void NAME(rectify)(const images *n, const terms *x, float slope, float *y, float *v, float *sums) {
+  const int64_t channels = n->channels, apart = n->data * channels;
+#pragma omp parallel for schedule(static) if (n->data * n->positions * channels > 1 << 13)
+  for (int64_t datum = 0; datum < n->data; datum++)
+    for (int64_t c0 = 0; c0 < channels; c0 += CHUNK) {
+      const int64_t wide = channels - c0 < CHUNK ? channels - c0 : CHUNK, most = wide == channels ? CHUNK / channels : 1;
+      float factor[CHUNK], square[CHUNK], shift[CHUNK], parts[4][CHUNK], m_at[CHUNK], v_at[CHUNK], total[4][CHUNK];
+      for (int64_t i = 0; i < (most * wide + WIDTH - 1) / WIDTH * WIDTH; i++) {
+        const int64_t c = c0 + i % wide;
+        factor[i] = x->factor ? x->factor[c] : 1.0f;
+        shift[i] = x->shift ? x->shift[c] : 0.0f;
+        square[i] = factor[i] * factor[i];
       }
-      if (k) NAME(larger_of)(m_at, v_at, m2, v2, out, near);
+      if (sums) memset(total, 0, sizeof total);
+      for (int64_t p = 0; p < n->positions; p += most) {
+        const int64_t rows = n->positions - p < most ? n->positions - p : most, size = rows * wide, whole = size / WIDTH * WIDTH;
+        const int64_t at = (datum * n->positions + p) * channels + c0;
+        for (int64_t i = 0; i < size; i += WIDTH) {
+          const int64_t left = size - i < WIDTH ? size - i : WIDTH, j = at + i;
+          vf mean, variance, second = {0};
+          if (i < whole) mean = NAME(load)(x->mean + j), variance = NAME(load)(x->variance + j);
+          else mean = NAME(first_of)(x->mean + j, left), variance = NAME(first_of)(x->variance + j, left);
+          mean = mean * NAME(load)(factor + i) + NAME(load)(shift + i);
+          variance *= NAME(load)(square + i);
+          if (sums) NAME(store)(parts[0] + i, variance);
+          if (x->other_mean) {
+            mean += i < whole ? NAME(load)(x->other_mean + j) : NAME(first_of)(x->other_mean + j, left);
+            second = i < whole ? NAME(load)(x->other_variance + j) : NAME(first_of)(x->other_variance + j, left);
+            variance += second;
+          }
+          const vf before = variance, gain = NAME(rectified_moments)(&mean, &variance, slope);
+          if (sums) {
+            NAME(store)(parts[1] + i, second);
+            NAME(store)(parts[2] + i, gain * gain * before);
+            NAME(store)(parts[3] + i, variance);
+          }
+          if (i < whole) {
+            NAME(store)(y + j, mean);
+            NAME(store)(v + j, variance);
+          } else {
+            NAME(store)(m_at, mean);
+            NAME(store)(v_at, variance);
+            memcpy(y + j, m_at, sizeof(float) * (size_t)left);
+            memcpy(v + j, v_at, sizeof(float) * (size_t)left);
+          }
+        }
+        for (int k = 0; sums && k < 4; k++)
+          if (k != 1 || x->other_mean) NAME(sum_rows)(total[k], parts[k], rows, wide);
+      }
+      for (int k = 0; sums && k < 4; k++)
+        memcpy(sums + k * apart + datum * channels + c0, total[k], sizeof(float) * (size_t)wide);
     }
-    memcpy(y + plane * out, m_at, sizeof(float) * (size_t)out);
-    memcpy(v + plane * out, v_at, sizeof(float) * (size_t)out);
+}
+
+/* Maxima over windows, along rows and then down columns. near: the correlation of neighbours, [data][channels] (or NULL). work: of a
+ * thread, four strips of `room` floats each and three of `line`, multiples of every vector's. */
+static void NAME(pool_moments)(const windows *s, const terms *x, const float *near, float *y, float *v, pieces work, int64_t room,
+                               int64_t line) {
+  const int64_t channels = s->n.channels;
+  const axis rows = s->rows, cols = s->columns;
+#pragma omp parallel for schedule(static) if (s->n.data > 1)
+  for (int64_t datum = 0; datum < s->n.data; datum++) {
+    float *rows_m = own(work), *rows_v = rows_m + room, *m_at = rows_v + room, *v_at = m_at + room;
+    float *m2 = v_at + room, *v2 = m2 + line, *r = v2 + line;
+    const float *mean = x->mean + datum * s->n.positions * channels, *variance = x->variance + datum * s->n.positions * channels;
+    const int64_t width = cols.out * channels;
+    for (int64_t j = 0; j < line; j++) r[j] = near && j < width ? near[datum * channels + j % channels] : 0.0f;
+    for (int64_t i = 0; i < rows.size; i++)
+      for (int64_t k = 0; k < cols.kernel; k++) {
+        float *to = k ? m2 : rows_m + i * width, *to2 = k ? v2 : rows_v + i * width;
+        for (int64_t j = 0; j < cols.out; j++) {
+          const int64_t at = k * cols.dilation - cols.padding + j * cols.stride;
+          const int is_inside = at >= 0 && at < cols.size;
+          const float *from = mean + (i * cols.size + (is_inside ? at : 0)) * channels, *from2 = variance + (from - mean);
+          for (int64_t c = 0; c < channels; c++) {
+            const float f = x->factor ? x->factor[c] : 1.0f, b = x->shift ? x->shift[c] : 0.0f;
+            to[j * channels + c] = is_inside ? from[c] * f + b : LOWEST;
+            to2[j * channels + c] = is_inside ? from2[c] * (f * f) : 0.0f;
+          }
+        }
+        if (k) NAME(larger_of)(rows_m + i * width, rows_v + i * width, m2, v2, width, r);
+      }
+    for (int64_t i = 0; i < rows.out; i++) {
+      float *to = m_at + i * width, *to2 = v_at + i * width;
+      int any = 0;
+      for (int64_t k = 0; k < rows.kernel; k++) {
+        const int64_t at = k * rows.dilation - rows.padding + i * rows.stride;
+        if (at < 0 || at >= rows.size) continue;
+        if (any) NAME(larger_of)(to, to2, rows_m + at * width, rows_v + at * width, width, r);
+        else memcpy(to, rows_m + at * width, sizeof(float) * (size_t)width), memcpy(to2, rows_v + at * width, sizeof(float) * (size_t)width);
+        any = 1;
+      }
+      for (int64_t j = 0; !any && j < width; j++) to[j] = LOWEST, to2[j] = 0.0f;
+    }
+    memcpy(y + datum * rows.out * width, m_at, sizeof(float) * (size_t)(rows.out * width));
+    memcpy(v + datum * rows.out * width, v_at, sizeof(float) * (size_t)(rows.out * width));
   }
 }
 
 /* What the variance of a convolution's output is made of, E[x^2] and v (1 - near), the latter without what neighbours vary
- * together; and averages over the positions of a plane: of m, m^2, v, and of m(p) m(q) for q `step` behind p in a row of `width`.
- * beside: whether the two are neighbours in each datum (batch, 2, channels, ...) or all of one come first. */
-static void NAME(spread)(const planes *n, int64_t width, int64_t step, const float *mean, const float *variance,
-                         const float *near, int beside, float *both, float *averages) {
-  const int64_t size = n->positions, pairs = width > step ? size / width * (width - step) : 0;
-#pragma omp parallel for schedule(static) if (n->count * size > 1 << 14)
-  for (int64_t plane = 0; plane < n->count; plane++) {
-    const float *m = mean + plane * size, *v = variance + plane * size, rest = near ? 1.0f - near[plane] : 1.0f;
-    const int64_t datum = plane / n->channels, to = beside ? plane + datum * n->channels : plane;
-    float *square = both + to * size, *own_part = square + (beside ? n->channels : n->count) * size;
-    float first = 0.0f, second = 0.0f, third = 0.0f, product = 0.0f;
-#pragma omp simd reduction(+ : first, second, third)
-    for (int64_t i = 0; i < size; i++) {
-      const float power = m[i] * m[i];
-      square[i] = power + v[i];
-      own_part[i] = v[i] * rest;
-      first += m[i];
-      second += power;
-      third += v[i];
+ * together; and averages over positions, four arrays [data][channels]: of m, m^2, v, and of m(p) m(q) for q `step` behind p in a row
+ * of `width`. near: [data][channels], or NULL. beside: whether the two are channels of one image or all of one come first. */
+static void NAME(spread)(const images *n, int64_t width, int64_t step, const float *mean, const float *variance, const float *near,
+                         int beside, float *both, float *averages) {
+  const int64_t channels = n->channels, all = n->data * n->positions * channels, apart = n->data * channels;
+  const int64_t pairs = width > step ? n->positions / width * (width - step) : 0;
+#pragma omp parallel for schedule(static) if (all > 1 << 14)
+  for (int64_t datum = 0; datum < n->data; datum++)
+    for (int64_t c0 = 0; c0 < channels; c0 += CHUNK) {
+      const int64_t wide = channels - c0 < CHUNK ? channels - c0 : CHUNK;
+      float total[4][CHUNK], rest[CHUNK];
+      memset(total, 0, sizeof total);
+      for (int64_t c = 0; c < wide; c++) rest[c] = near ? 1.0f - near[datum * channels + c0 + c] : 1.0f;
+      for (int64_t p = 0; p < n->positions; p++) {
+        const int64_t at = (datum * n->positions + p) * channels + c0;
+        const float *m = mean + at, *v = variance + at, *m2 = m + step * channels;
+        float *square = both + (beside ? 2 * at - c0 : at), *left = square + (beside ? channels : all);
+#pragma omp simd
+        for (int64_t c = 0; c < wide; c++) {
+          const float power = m[c] * m[c];
+          square[c] = power + v[c];
+          left[c] = v[c] * rest[c];
+          total[0][c] += m[c];
+          total[1][c] += power;
+          total[2][c] += v[c];
+        }
+        if (pairs && p % width < width - step)
+#pragma omp simd
+          for (int64_t c = 0; c < wide; c++) total[3][c] += m[c] * m2[c];
+      }
+      const float share = 1.0f / (float)n->positions;
+      for (int64_t c = 0; c < wide; c++) {
+        float *to = averages + datum * channels + c0 + c;
+        to[0] = total[0][c] * share;
+        to[apart] = total[1][c] * share;
+        to[2 * apart] = total[2][c] * share;
+        to[3 * apart] = pairs ? total[3][c] / (float)pairs : to[0] * to[0];
+      }
     }
-    for (int64_t row = 0; pairs && row < size; row += width)
-#pragma omp simd reduction(+ : product)
-      for (int64_t i = row; i < row + width - step; i++) product += m[i] * m[i + step];
-    const float share = 1.0f / (float)size, average = first * share;
-    averages[plane] = average;
-    averages[plane + n->count] = second * share;
-    averages[plane + 2 * n->count] = third * share;
-    averages[plane + 3 * n->count] = pairs ? product / (float)pairs : average * average;
-  }
 }

@@ -115,21 +115,24 @@ static int extended(call *c, extent *e) {
 
 static int64_t elements_of(const extent *e) { return e->blocks * e->positions * e->channels * LANES; }
 
-/* Activations in torch's own order: planes (batch x channels) of positions. */
-typedef struct { int64_t count, channels, positions; } planes;
+/* Activations in torch's channels-last order. */
+typedef struct { int64_t data, positions, channels; } images;
 
 /* What is read of such: factor x + shift, of a mean and a variance and by channel, plus another term; all but x may be NULL. */
 typedef struct { const float *mean, *variance, *factor, *shift, *other_mean, *other_variance; } terms;
 
-/* Windows along one dimension of planes. */
-typedef struct { int64_t size, kernel, stride, padding, dilation, out; } axis;
-typedef struct { planes n; axis rows, columns; } windows;
+/* A convolution by its numbers: weights [outputs][taps][inputs]. */
+typedef struct { int64_t data, inputs, outputs, taps; } filter;
 
-/* The numbers of planes, checked. 0 where they were refused. */
-static int planes_of(call *c, int64_t count, int64_t channels, int64_t positions, planes *n) {
-  *n = (planes){count, channels, positions};
-  if (count < 0 || channels < 1 || channels > EDGE || positions < 1 || count % channels) refuse(c, SHAPE);
-  else if (count > MOST || positions > MOST || times(count, positions) > MOST) refuse(c, LARGE);
+/* Windows along one dimension of images. */
+typedef struct { int64_t size, kernel, stride, padding, dilation, out; } axis;
+typedef struct { images n; axis rows, columns; } windows;
+
+/* The numbers of images, checked. 0 where they were refused. */
+static int images_of(call *c, int64_t data, int64_t positions, int64_t channels, images *n) {
+  *n = (images){data, positions, channels};
+  if (data < 0 || channels < 1 || positions < 1) refuse(c, SHAPE);
+  else if (data > MOST || positions > MOST || channels > MOST || times(times(data, positions), channels) > MOST / 4) refuse(c, LARGE);
   return !c->error;
 }
 
@@ -142,15 +145,16 @@ static axis axis_of(call *c, const int64_t *n) {
   return a;
 }
 
-/* The next argument as windows: planes, channels, and of rows and of columns size, kernel, stride, padding, dilation, windows. */
+/* The next argument as windows: data, channels, and of rows and of columns size, kernel, stride, padding, dilation, windows. */
 static int windowed(call *c, windows *s) {
   const int64_t *n = elements(c, INT64, 14);
   if (c->error) return 0;
   s->rows = axis_of(c, n + 2);
   s->columns = axis_of(c, n + 8);
-  if (c->error || !planes_of(c, n[0], n[1], times(s->rows.size, s->columns.size), &s->n)) return 0;
-  const int64_t strip = times(s->rows.size > s->rows.out ? s->rows.size : s->rows.out, s->columns.out);
-  if (strip > MOST / 64 || times(times(s->rows.out, s->columns.out), s->n.count) > MOST) refuse(c, LARGE);
+  if (c->error || !images_of(c, n[0], times(s->rows.size, s->columns.size), n[1], &s->n)) return 0;
+  const int64_t rows = s->rows.size > s->rows.out ? s->rows.size : s->rows.out;
+  const int64_t strip = times(times(rows, s->columns.out), s->n.channels);
+  if (strip > MOST / 64 || times(times(times(s->rows.out, s->columns.out), s->n.channels), s->n.data) > MOST) refuse(c, LARGE);
   return !c->error;
 }
 

@@ -210,64 +210,67 @@ int64_t leanbayes_convolve(const argument *list, int64_t length) {
 }
 
 /* mean, variance, factor, shift: x, and a normalisation that is still to be done, or nothing. */
-static terms terms_of(call *c, const planes *n) {
-  const int64_t all = n->count * n->positions;
+static terms terms_of(call *c, const images *n) {
+  const int64_t all = n->data * n->positions * n->channels;
   const float *mean = floats(c, all), *variance = floats(c, all), *factor = floats_or_null(c, n->channels);
   return (terms){mean, variance, factor, floats_or_null(c, n->channels), NULL, NULL};
 }
 
 /* sizes, mean, variance, factor, shift, other mean, other variance, slope, y, v, sums: mean y and variance v of a rectified
- * sum. sizes: planes, channels, positions. sums: four numbers a plane (see rectify), or absent. */
+ * sum. sizes: data, positions, channels. sums: four numbers for each channel of a datum (see rectify), or absent. */
 int64_t leanbayes_rectify(const argument *list, int64_t length) {
   call c = opened(list, length);
-  planes n;
+  images n;
   const int64_t *sizes = elements(&c, INT64, 3);
-  if (c.error || !planes_of(&c, sizes[0], sizes[1], sizes[2], &n)) return c.error;
-  const int64_t all = n.count * n.positions;
+  if (c.error || !images_of(&c, sizes[0], sizes[1], sizes[2], &n)) return c.error;
+  const int64_t all = n.data * n.positions * n.channels;
   terms x = terms_of(&c, &n);
   x.other_mean = floats_or_null(&c, all);
   x.other_variance = floats_or_null(&c, all);
   if (!x.other_mean != !x.other_variance) refuse(&c, KIND);
   const float slope = (float)real(&c);
-  float *y = floats(&c, all), *v = floats(&c, all), *sums = floats_or_null(&c, 4 * n.count);
+  float *y = floats(&c, all), *v = floats(&c, all), *sums = floats_or_null(&c, 4 * n.data * n.channels);
   if (!complete(&c)) return c.error;
   CALL(rectify, &n, &x, slope, y, v, sums);
   return done(&c);
 }
 
 /* windows, mean, variance, factor, shift, near, y, v: mean y and variance v of maxima over windows of Gaussians. near: the
- * correlation of neighbours, by plane, or absent. */
+ * correlation of neighbours, by datum and channel, or absent. */
 int64_t leanbayes_pool_moments(const argument *list, int64_t length) {
   call c = opened(list, length);
   windows s;
   if (!windowed(&c, &s)) return c.error;
-  const int64_t out = s.n.count * s.rows.out * s.columns.out;
+  const int64_t width = s.columns.out * s.n.channels, out = s.n.data * s.rows.out * width;
   const terms x = terms_of(&c, &s.n);
-  const float *near = floats_or_null(&c, s.n.count);
+  const float *near = floats_or_null(&c, s.n.data * s.n.channels);
   float *y = floats(&c, out), *v = floats(&c, out);
   if (!complete(&c)) return c.error;
-  const int64_t strip = (s.rows.size > s.rows.out ? s.rows.size : s.rows.out) * s.columns.out, room = (strip + 15) / 16 * 16;
-  const pieces work = piece_each(&c, 6 * room, most_threads());
+  const int64_t rows = s.rows.size > s.rows.out ? s.rows.size : s.rows.out;
+  const int64_t room = (rows * width + 31) / 16 * 16, line = (width + 15) / 16 * 16; /* a vector behind the last row is written */
+  const pieces work = piece_each(&c, 4 * room + 3 * line, most_threads());
   if (lacks(&c)) return needed(&c);
-  CALL(pool_moments, &s, &x, near, y, v, work, room);
+  CALL(pool_moments, &s, &x, near, y, v, work, room, line);
   return done(&c);
 }
 
-/* sizes, mean, variance, near, beside, both, averages: see spread. sizes: planes, channels, positions, width, step. */
+/* sizes, mean, variance, near, beside, both, averages: see spread. sizes: data, positions, channels, width, step. */
 int64_t leanbayes_spread(const argument *list, int64_t length) {
   call c = opened(list, length);
-  planes n;
+  images n;
   const int64_t *sizes = elements(&c, INT64, 5);
-  if (c.error || !planes_of(&c, sizes[0], sizes[1], sizes[2], &n)) return c.error;
-  const int64_t all = n.count * n.positions, width = sizes[3], step = sizes[4];
+  if (c.error || !images_of(&c, sizes[0], sizes[1], sizes[2], &n)) return c.error;
+  const int64_t all = n.data * n.positions * n.channels, width = sizes[3], step = sizes[4];
   if (width < 1 || width > n.positions || n.positions % width || step < 1) { refuse(&c, SHAPE); return c.error; }
-  const float *mean = floats(&c, all), *variance = floats(&c, all), *near = floats_or_null(&c, n.count);
+  const float *mean = floats(&c, all), *variance = floats(&c, all), *near = floats_or_null(&c, n.data * n.channels);
   const int beside = (int)integer(&c, 0, 1);
-  float *both = floats(&c, 2 * all), *averages = floats(&c, 4 * n.count);
+  float *both = floats(&c, 2 * all), *averages = floats(&c, 4 * n.data * n.channels);
   if (!complete(&c)) return c.error;
   CALL(spread, &n, width, step, mean, variance, near, beside, both, averages);
   return done(&c);
 }
+
+#include "moments_interface.h"
 
 /* The law of the first arguments: form, multiplicative, centre, std, rows; then mean (absent where nothing reads it) and scale,
  * of one size. */

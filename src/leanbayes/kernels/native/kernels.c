@@ -123,7 +123,7 @@ static int best(void) {
 }
 
 /* Counts the changes of this interface: a library that was built before one is not called. */
-int leanbayes_interface(void) { return 6; }
+int leanbayes_interface(void) { return 7; }
 
 static int level = -1;
 

@@ -71,7 +71,7 @@ def check_moments(model: nn.Module, inputs: Any, samples: int = 1000, seed: int 
 
     with undisturbed(model):
         with _watched(model, take_law):
-            Walk(model, 1, seed, engine._noise())(inputs)
+            Walk(model, 1, seed, engine._noise)(inputs)
         with _watched(model, take_sample):
             for sample in range(samples):
                 with sampling.using(estimator="weight", draws=engine.sampler._noise(sample)):

@@ -174,8 +174,8 @@ def settle(carried: list[Carried], but: tuple[type, ...] = ()) -> None:
 def carried_in(value: Any) -> Iterator[Carried]:
     if isinstance(value, Carried):
         yield value
-    elif type(value) in (tuple, list):
-        for one in value:
+    elif type(value) in (tuple, list, dict):
+        for one in value.values() if type(value) is dict else value:
             yield from carried_in(one)
     elif isinstance(value, (dict, tuple, list)):
         yield from (x for x in tree_leaves(value) if isinstance(x, Carried))

@@ -52,7 +52,8 @@ def rectified(x: Moments | Affine, slope: Any = 0.0) -> Moments:
     """
     if isinstance(slope, (int, float)):
         waiting = x if isinstance(x, Affine) else Affine(x)
-        if gaussian.serves(terms := waiting.terms()):
+        terms = waiting.terms()
+        if x.mean.ndim >= 2 and gaussian.serves(*terms.tensors()):
             return _by_kernel(waiting, terms, slope)
     x = computed(x)
     m, v = x.mean, x.variance.clamp_min(TINY)
@@ -83,7 +84,7 @@ def _by_kernel(x: Affine, terms: Terms, slope: float) -> Moments:
     mean, variance, sums = gaussian.rectify(terms, slope, correlated)
     if sums is None:
         return Moments(mean, variance)
-    first, second, linear, total = (part.view(*mean.shape[:2], *(1,) * (mean.ndim - 2)) for part in sums.unbind(2))
+    first, second, linear, total = sums.view(4, *mean.shape[:2], *(1,) * (mean.ndim - 2)).unbind(0)
     share = mixed(x.source, other, first, second)
     tiny = torch.finfo(mean.dtype).tiny
     part = (linear / total.clamp_min(tiny)).clamp(0, 1)

@@ -66,7 +66,7 @@ class OnePass:
         own = self.sampler.own
         own.reseed(self.seed, 0)
         before = own.states()
-        walk = Walk(self.model, self.samples, self.seed, self._noise())
+        walk = Walk(self.model, self.samples, self.seed, self._noise)
         try:
             law = walk(block)
             if isinstance(law, Tensor):

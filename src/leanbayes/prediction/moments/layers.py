@@ -6,12 +6,14 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from ...kernels.blocked import Blocked
 from ...layers import sparse
 from ...layers.bayes import BayesLayer, FixedLayer
+from ...posteriors import Gaussian
 from ...posteriors.sparse import Sparse
 from .law import Moments
 from .linear import Filter, Weight, weighted
@@ -29,14 +31,15 @@ def _bayes_layer(layer: BayesLayer, x: Moments | Tensor, *extra: Any, **named: A
     if layer.takes_indices:
         variance = layer.compute(x, layer.variance("weight"), None, *extra, **named)  # type: ignore[arg-type]
         return Moments(layer.compute(x, mean, None, *extra, **named), variance)  # type: ignore[arg-type]
-    spread = (None, None) if fixed else (layer.variance("weight"), layer.variance("bias"))
-    if isinstance(x, Tensor) and spread == (None, None):
-        return layer.compute(x, mean, bias, *extra, **named)
-    weight, conv = Weight(mean, spread[0], bias, spread[1]), filter_of(layer.shell, mean)
     q, example = layer.posterior("weight"), x if isinstance(x, Tensor) else x.mean
-    if isinstance(q, Sparse) and sparse.suitable(layer, example):
-        conv = None if conv is None else replace(conv, joins=False)
-        return weighted(partial(_at_nonzeros, layer, q), x, weight, conv)
+    rho = q.rho if type(q) is Gaussian and q.keep is None and q.rho.dtype == torch.float32 else None
+    spread = None if fixed or rho is not None else layer.variance("weight")
+    weight = Weight(mean, spread, bias, None if fixed else layer.variance("bias"), rho)
+    if isinstance(x, Tensor) and not weight.is_random and weight.bias_variance is None:
+        return layer.compute(x, mean, bias, *extra, **named)
+    conv = filter_of(layer.shell, mean)
+    if conv is None and isinstance(q, Sparse) and sparse.suitable(layer, example):
+        return weighted(partial(_at_nonzeros, layer, q), x, replace(weight, joins=False), conv)
     return weighted(lambda t, w, b: layer.compute(t, w, b, *extra, **named), x, weight, conv)
 
 

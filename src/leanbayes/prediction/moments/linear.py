@@ -20,7 +20,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...kernels import gaussian
-from ...kernels.gaussian import Terms
+from ...kernels.gaussian import Terms, in_order
+from ...posteriors.scale import std_from_rho
 from . import across
 from .across import JOINT, Node
 from .law import Moments
@@ -31,26 +32,43 @@ Apply = Callable[[Tensor, Tensor, Tensor | None], Tensor]
 
 @dataclass
 class Weight:
-    """Mean and variance of a weight and a bias; None for what is certain, or not there."""
+    """Mean and variance of a weight and a bias; None for what is certain, or not there.
+
+    rho: in the place of a variance, which is softplus(rho)^2. joins: whether the operation can be asked for more input
+    channels than it has.
+    """
 
     mean: Tensor
     variance: Tensor | None = None
     bias: Tensor | None = None
     bias_variance: Tensor | None = None
+    rho: Tensor | None = None
+    joins: bool = True
+
+    @property
+    def is_random(self) -> bool:
+        """Whether it has a variance."""
+        return self.variance is not None or self.rho is not None
+
+    def squares(self) -> Tensor:
+        """sigma^2 and mu^2 side by side, as twice as many input channels."""
+        if gaussian.serves(self.mean, self.variance, self.rho):
+            return gaussian.squares(self.mean, self.variance, self.rho)
+        return torch.cat([self.known().variance, self.mean.square()], 1)  # type: ignore[list-item]
+
+    def known(self) -> Weight:
+        """With its variance as a tensor."""
+        return self if self.rho is None else replace(self, variance=std_from_rho(self.rho).square(), rho=None)
 
 
 @dataclass(frozen=True)
 class Filter:
-    """How a convolution looks at its input: (outputs, inputs / groups, ...) weights, zeros around the input.
-
-    joins: whether it can be asked for more input channels than it has.
-    """
+    """How a convolution looks at its input: (outputs, inputs / groups, ...) weights, zeros around the input."""
 
     stride: tuple[int, ...]
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
     groups: int
-    joins: bool = True
 
     @classmethod
     def of(cls, kernel: torch.Size, stride: Any = 1, padding: Any = 0, dilation: Any = 1, groups: int = 1) -> Filter:
@@ -68,68 +86,107 @@ def weighted(apply: Apply, x: Moments | Tensor, w: Weight, conv: Filter | None =
     apply: (input, weight, bias) -> output. conv: of a convolution of batches, whose positions vary together; None for
     any other map.
     """
-    if conv is not None:  # the order of memory that the kernels for moments read
-        w = replace(w, mean=w.mean.contiguous(), variance=None if w.variance is None else w.variance.contiguous())
-        x, given = x.contiguous() if isinstance(x, Tensor) else _in_order(x), apply
-        apply = lambda t, weight, bias: given(t, weight, bias).contiguous()  # noqa: E731
+    example = x if isinstance(x, Tensor) else x.mean
+    if conv is None or example.ndim != w.mean.ndim:
+        return _plain(apply, x, w)
+    given = apply
+    apply = lambda t, weight, bias: in_order(given(t, weight, bias))  # noqa: E731
+    variance, rho = (None if t is None else in_order(t) for t in (w.variance, w.rho))
+    w = replace(w, mean=in_order(w.mean), variance=variance, rho=rho)
     if isinstance(x, Tensor):
-        mean = apply(x, w.mean, w.bias)
-        squares = torch.zeros_like(w.mean) if w.variance is None else w.variance
-        variance = apply(x.square(), squares, w.bias_variance)
-        if conv is None or w.variance is None or x.ndim != w.mean.ndim:
-            return Moments(mean, variance)
+        x = in_order(x)
+        mean, squares = apply(x, w.mean, w.bias), w.squares() if w.is_random else None
+        if squares is None:
+            return Moments(mean, apply(x.square(), torch.zeros_like(w.mean), None))
+        variance = apply(x.square(), in_order(squares[:, : w.mean.shape[1]]), w.bias_variance)
         certain = Moments(x, x.new_zeros(()))
-        averages = _averages(certain, conv.stride[-1])
-        share = _together(certain, averages, w, conv, mean.shape[2:])[0]
-        return Moments(mean, variance, share, None, _node(certain, averages, w, conv, mean.shape[2:]))
+        share, _, node = _behind(certain, _averages(certain, conv.stride[-1]), w, squares, conv, mean.shape[2:])
+        return Moments(mean, variance, share, None, node)
+    x = replace(x, mean=in_order(x.mean), variance=in_order(x.variance))
     mean = apply(x.mean, w.mean, w.bias)
-    if conv is None or x.mean.ndim != w.mean.ndim:
-        variance = apply(x.variance, w.mean.square(), w.bias_variance if w.variance is None else None)
-        if w.variance is not None:
-            variance = variance.add_(apply(x.square, w.variance, w.bias_variance))
-        return _dense(x, w, mean, variance)
-    joint = w.variance is not None and conv.groups == 1 and conv.joins
+    joint = w.is_random and conv.groups == 1 and w.joins
+    squares = w.squares() if joint else None
     both, averages = _spread(x, conv.stride[-1], joint)
-    if w.variance is None:
+    if squares is not None:  # one convolution of twice as many channels
+        variance = apply(both, squares, w.bias_variance)
+    elif not w.is_random:
         variance = apply(both[1], w.mean.square(), w.bias_variance)
-    elif joint:  # one convolution of twice as many channels
-        variance = apply(both, torch.cat([w.variance, w.mean.square()], 1), w.bias_variance)
     else:
-        variance = apply(both[1], w.mean.square(), None).add_(apply(both[0], w.variance, w.bias_variance))
-    share, excess = _together(x, averages, w, conv, mean.shape[2:])
-    node = _node(x, averages, w, conv, mean.shape[2:])
+        w = w.known()
+        variance = apply(both[1], w.mean.square(), None).add_(apply(both[0], w.variance, w.bias_variance))  # type: ignore[arg-type]
+    share, excess, node = _behind(x, averages, w, squares, conv, mean.shape[2:])
     return Moments(mean, variance if excess is None else variance.mul_(excess), share, None, node)
 
 
-def _in_order(x: Moments) -> Moments:
-    if x.mean.is_contiguous() and x.variance.is_contiguous():
-        return x
-    return replace(x, mean=x.mean.contiguous(), variance=x.variance.contiguous())
+def _plain(apply: Apply, x: Moments | Tensor, w: Weight) -> Moments:
+    """Of inputs that are taken for independent."""
+    if isinstance(x, Tensor):
+        w = w.known()
+        squares = torch.zeros_like(w.mean) if w.variance is None else w.variance
+        return Moments(apply(x, w.mean, w.bias), apply(x.square(), squares, w.bias_variance))
+    mean = apply(x.mean, w.mean, w.bias)
+    if w.is_random and w.joins and x.mean.ndim == w.mean.ndim == 2:
+        variance = apply(_spread(replace(x, share=None), 1, True)[0], w.squares(), w.bias_variance)
+        return _dense(x, w, mean, variance)
+    w = w.known()
+    variance = apply(x.variance, w.mean.square(), w.bias_variance if w.variance is None else None)
+    if w.variance is not None:
+        variance = variance.add_(apply(x.square, w.variance, w.bias_variance))
+    return _dense(x, w, mean, variance)
 
 
-def _node(x: Moments, averages: Tensor, w: Weight, conv: Filter, out: torch.Size) -> Node | None:
+def _behind(
+    x: Moments, averages: Tensor, w: Weight, squares: Tensor | None, conv: Filter, out: torch.Size
+) -> tuple[Tensor | None, Tensor | None, Node | None]:
+    """How the positions of a convolution's output vary together, the factor of its variance for it, and its node."""
+    inside = _inside(x.mean.shape[2:], w.mean.shape[2:], conv, out)
+    served = conv.groups == 1 and w.is_random and gaussian.serves(w.mean, w.bias_variance, averages, x.share)
+    if not served:
+        w = w.known()
+        share, excess = _together(x, averages, w, conv, inside)
+        return share, excess, _node(x, averages, w, conv, inside)
+    shares = None if x.share is None else x.share.flatten(2)
+    given = w.squares() if squares is None else squares
+    found, factor, sums = gaussian.together(
+        w.mean, given, averages, shares, w.bias_variance, bool(x.variance.ndim), inside
+    )
+    tail = (1,) * (x.mean.ndim - 2)
+    excess = None if factor is None else factor.view(*factor.shape, *tail)
+    return found.view(*found.shape, *tail), excess, _joined(x, averages, sums[3], sums[1], w.bias_variance)
+
+
+def _node(x: Moments, averages: Tensor, w: Weight, conv: Filter, inside: tuple[Tensor, Tensor]) -> Node | None:
     """Which uncertainty the averages of a convolution's channels have in common; see `across`."""
     if conv.groups != 1:
         return None
-    alone = _inside(x.mean.shape[2:], w.mean.shape[2:], conv, out)[0].to(w.mean)
+    alone = inside[0].to(w.mean)
+    spread = None if w.variance is None else w.variance.flatten(2) @ alone.square()
+    return _joined(x, averages, w.mean.flatten(2) @ alone, spread, w.bias_variance)
+
+
+def _joined(x: Moments, averages: Tensor, weights: Tensor, spread: Tensor | None, bias_variance: Tensor | None) -> Node:
+    """The node of a convolution whose averages are a linear map of those of its input, with weights (outputs, inputs).
+
+    spread: the variance of these weights.
+    """
     level, _, variance, _ = averages
     far = variance * x.share[0].flatten(1) if x.share is not None else torch.zeros_like(variance)
     before = Node(lambda: far) if x.across is None else x.across
 
     def noise() -> Tensor:
-        if w.variance is None:
-            return level.new_zeros(level.shape[0], w.mean.shape[0])
-        found = _mix(level.square() + far, w.variance.flatten(2) @ alone.square(), 1)
-        return found if w.bias_variance is None else found + w.bias_variance
+        if spread is None:
+            return level.new_zeros(level.shape[0], weights.shape[0])
+        found = _mix(level.square() + far, spread, 1)
+        return found if bias_variance is None else found + bias_variance
 
-    return Node(noise, ((before, lambda weights: weights @ (w.mean.flatten(2) @ alone)),))
+    return Node(noise, ((before, lambda sums: sums @ weights),))
 
 
 def _spread(x: Moments, step: int, beside: bool) -> tuple[Tensor, Tensor]:
     """E[x^2] and the variance without what neighbours vary together, and averages: see `kernels.gaussian.spread`."""
     near = None if x.share is None else x.share[1].flatten(1)
-    if gaussian.serves(terms := Terms(x.mean, x.variance)):
-        return gaussian.spread(terms, step, near, beside)
+    if gaussian.serves(x.mean, x.variance, near):
+        return gaussian.spread(Terms(x.mean, x.variance), step, near, beside)
     own = x.variance if x.share is None else x.variance * (1 - x.share[1])
     return torch.cat([x.square, own], 1) if beside else torch.stack([x.square, own]), _averages(x, step)
 
@@ -141,7 +198,7 @@ def _averages(x: Moments, step: int) -> Tensor:
 
 
 def _together(
-    x: Moments, averages: Tensor, w: Weight, conv: Filter, out: torch.Size
+    x: Moments, averages: Tensor, w: Weight, conv: Filter, inside: tuple[Tensor, Tensor]
 ) -> tuple[Tensor | None, Tensor | None]:
     """How the positions of a convolution's output vary together, and the factor by which its variance is larger for it.
 
@@ -151,8 +208,7 @@ def _together(
     """
     if w.variance is None and x.share is None:
         return None, None
-    alone, pairs = _inside(x.mean.shape[2:], w.mean.shape[2:], conv, out)
-    alone, pairs = alone.to(w.mean), pairs.to(w.mean)
+    alone, pairs = (part.to(w.mean) for part in inside)
     level, power, variance, close_by = averages
     mu, groups = w.mean.flatten(2), conv.groups
     total = together = close = excess = power.new_zeros(())

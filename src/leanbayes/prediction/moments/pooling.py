@@ -131,7 +131,8 @@ def _over(x: Moments | Affine, windows: list[Window]) -> Moments:
     """Maxima over windows, along the last dimension first."""
     waiting = x if isinstance(x, Affine) else Affine(x)
     share = waiting.source.share
-    if len(windows) == 2 and waiting.other is None and gaussian.serves(terms := waiting.terms()):
+    terms = waiting.terms()
+    if len(windows) == 2 and waiting.other is None and gaussian.serves(*terms.tensors()):
         near = None if share is None else share[1].flatten(1)
         return Moments(*gaussian.largest(terms, windows[0], windows[1], near), share)
     x = computed(x)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -14,6 +14,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from ... import batches, sampling
 from ...layers.contract import BayesianLayer
 from ...posteriors.base import Posterior
+from ...walk import modules
 from .carried import Carried, carried_in, joined, laws, of_sample, settle, wrapped
 from .law import Draws, Moments
 from .rules import NoRule, NotCarried, Rule, rule_of
@@ -29,15 +30,14 @@ class TooLarge(Exception):
 class Walk:
     """Takes a batch through a model once.
 
-    samples: how many are drawn where a layer has no rule. noise: of the random sites in one of the samples, by
+    samples: how many are drawn where a layer has no rule. noise: makes that of the random sites, for each sample by
     ``id(site)``. seed: of the values that are drawn from moments.
     reasons: where samples had to be drawn, by layer, and why.
     """
 
-    def __init__(self, model: nn.Module, samples: int, seed: int, noise: list[Mapping[int, Tensor]]) -> None:
+    def __init__(self, model: nn.Module, samples: int, seed: int, noise: Callable[[], list[Any]]) -> None:
         self.model, self.samples, self.noise = model, samples, noise
-        self.names = {id(module): name for name, module in reversed(list(model.named_modules(remove_duplicate=False)))}
-        self.inside: list[str] = []
+        self.inside: list[nn.Module] = []
         self.reasons: dict[str, str] = {}
         self.in_sample = False
         self.generator = torch.Generator().manual_seed(sampling.mix(seed, -2))
@@ -60,8 +60,15 @@ class Walk:
 
     def say(self, what: str, reason: str) -> None:
         """Note that samples are drawn here."""
-        where = self.inside[-1] if self.inside else ""
-        self.reasons.setdefault(where or type(self.model).__name__, f"{what}: {reason}")
+        self.reasons.setdefault(self._where(), f"{what}: {reason}")
+
+    def _where(self) -> str:
+        """The name of the module that runs, the model's class for itself."""
+        name = self._name(self.inside[-1]) if self.inside else ""
+        return name or type(self.model).__name__
+
+    def _name(self, module: nn.Module) -> str:
+        return next((name for name, one in self.model.named_modules(remove_duplicate=False) if one is module), "")
 
     def draw_(self, x: Carried) -> None:
         """Values from the moments of a tensor, which has these from now on: whoever reads it again gets the same."""
@@ -77,14 +84,13 @@ class Walk:
 
     def _drawn(self, site: sampling.Site) -> None:
         if not self.in_sample:
-            where = self.inside[-1] if self.inside else type(self.model).__name__
-            raise NotCarried(f"{where}: {type(site).__name__} is drawn outside of a layer with a rule")
+            raise NotCarried(f"{self._where()}: {type(site).__name__} is drawn outside of a layer with a rule")
 
     @contextlib.contextmanager
     def _intercepted(self) -> Iterator[None]:
         """A block in which modules with a rule, and random ones without, are called by way of this walk."""
         before: list[tuple[nn.Module, Any]] = []
-        for module in self.model.modules():
+        for module in modules(self.model):
             found = rule_of(module)
             random = isinstance(module, (BayesianLayer, sampling.Site)) and not isinstance(module, Posterior)
             if found is not None or random:
@@ -104,7 +110,7 @@ class Walk:
         """A block in which `inside` says which module runs."""
 
         def enter(module: nn.Module, args: Any) -> None:
-            self.inside.append(self.names.get(id(module), ""))
+            self.inside.append(module)
 
         def leave(module: nn.Module, args: Any, output: Any) -> None:
             if self.inside:
@@ -133,11 +139,11 @@ class Walk:
         for x in carried:
             self.draw_(x)
         results = []
-        for s, noise in enumerate(self.noise):
+        for s, noise in enumerate(self.noise()):
             self.in_sample = True
             try:
                 with sampling.using(estimator="weight", draws=noise):
                     results.append(original(*of_sample(args, s), **of_sample(kwargs, s)))
             finally:
                 self.in_sample = False
-        return joined(self, results, self.names.get(id(module), ""))
+        return joined(self, results, self._name(module))
