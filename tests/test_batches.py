@@ -67,7 +67,7 @@ def test_rows_and_size_of_whatever_is_nested():
 
 
 def test_a_data_set_of_the_library_is_refused_with_what_to_pass():
-    with pytest.raises(DataError, match=r"received DataSet\(.*; pass one of its parts: data.train"):
+    with pytest.raises(DataError, match=r"received DataSet\(.*; pass data.train"):
         batches.accept(load("digits"))
 
 

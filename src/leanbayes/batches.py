@@ -202,8 +202,7 @@ def accept(
     if isinstance(data, (DataLoader, Dataset)):
         return data
     if isinstance(data, (str, bytes, nn.Module, type)) or not (isinstance(data, Iterable) or _is_array(data)):
-        hint = "pass one of its parts: data.train" if type(data).__name__ == "DataSet" else ""  # of leanbayes.data
-        checks.refuse(name, KINDS, data, error, hint)
+        checks.refuse(name, KINDS, data, error, "pass data.train" if type(data).__name__ == "DataSet" else "")
     try:
         if isinstance(data, (tuple, list, Mapping)) or _is_array(data):
             data = _tensors(data, _precision(model))
