@@ -29,6 +29,7 @@ from tests.serve.helpers import package
 
 pytestmark = pytest.mark.extra
 LISTENING = "0A"  # the state of a socket in /proc/net/tcp
+PATIENCE = 900  # seconds, on a machine where others compute: alone these tests take a few
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ class Server:
 
     def ask(self, method, path, body=None, kind="application/x-npy"):
         """Status and body of an answer, over a connection of its own."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=180)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         try:
             connection.request(method, path, body, {"Content-Type": kind} if body else {})
             reply = connection.getresponse()
@@ -75,7 +76,7 @@ class Server:
 
     def until_started(self, count):
         """Wait for so many."""
-        until = time.monotonic() + 240
+        until = time.monotonic() + PATIENCE
         while self.started() < count:
             assert time.monotonic() < until
             time.sleep(0.1)
@@ -96,7 +97,7 @@ def serve(model, *options):
             yield server
         finally:
             process.terminate()
-            server.said += process.communicate(timeout=60)[1]
+            server.said += process.communicate(timeout=PATIENCE)[1]
     assert "Traceback" not in server.said
 
 
@@ -114,7 +115,7 @@ def npy(array):
 def stopped(pid):
     """Stop a process; returns when none of its threads runs."""
     os.kill(pid, signal.SIGSTOP)
-    until = time.monotonic() + 60
+    until = time.monotonic() + PATIENCE
     while any(
         task.read_text().rpartition(")")[2].split()[0] != "T" for task in Path(f"/proc/{pid}/task").glob("*/stat")
     ):
@@ -147,7 +148,7 @@ class Clients:
 
     def send(self, at):
         """Requests until `stop`, each noted with the port that it came from."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=180)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
         while not self.stop.is_set():
             own = None
             try:
@@ -183,7 +184,7 @@ def test_a_worker_that_is_killed_loses_its_own_requests_and_is_replaced(model, d
     with serve(model, "--workers", "2", "--deadline", "100000") as server:
         server.until_started(2)
         clients = Clients(server.port, [npy(one[None]) for one in digits])
-        until = time.monotonic() + 120
+        until = time.monotonic() + PATIENCE
         while len(clients.kept) < 4:
             assert time.monotonic() < until
             time.sleep(0.01)
