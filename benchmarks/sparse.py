@@ -6,19 +6,18 @@ as in the paper: in the sparse networks as a sparse layer of density 1. Both den
 formats, contiguous and channels last; ratios are to the faster, and those to torch's default are given beside them.
 Blocks of a sparse network have a format of their own. Freed memory is kept for all alike.
 
-Beside the times: the bytes of parameters, indices, gradients and optimiser state; what an update of the masks adds to a
-step (how many steps long one with an update is, in the same rounds, the kernels' new plans included; the update alone
-is one less); and which fraction of the machine's peak the arithmetic comes to, the peak being the best of large matrix
-products here and now. Operations are 2 a multiply-accumulate at the nonzeros, for mean and variance, forward and
-backward; "paths" says of each sparse layer whether it computes those alone.
+Beside the times: the bytes of parameters, indices, gradients and optimiser state; and what an update of the masks adds
+to a step (how many steps long one with an update is, in the same rounds, the kernels' new plans included; the update
+alone is one less). "paths" says of each sparse layer whether it computes at the nonzeros alone.
 
     python benchmarks/sparse.py
+    ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 python benchmarks/sparse.py --level 1 \
+        --output benchmarks/results/sparse_avx2.json
 """
 
 from __future__ import annotations
 
 import argparse
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -130,20 +129,8 @@ def entrants(task: Problem) -> dict[str, Contender]:
     return found
 
 
-def peak(size: int, seconds: float) -> float:
-    """The most floating-point operations a second that a product of float32 matrices has shown within some seconds."""
-    a, b, c = torch.randn(size, size), torch.randn(size, size), torch.empty(size, size)
-    best, until = float("inf"), time.perf_counter() + seconds
-    torch.mm(a, b, out=c)
-    while time.perf_counter() < until:
-        start = time.perf_counter()
-        torch.mm(a, b, out=c)
-        best = min(best, time.perf_counter() - start)
-    return 2 * size**3 / best
-
-
-def measure(task: Problem, repeats: int, machine: float) -> dict[str, dict[str, Any]]:
-    """Times, bytes and fractions of the peak by contender."""
+def measure(task: Problem, repeats: int) -> dict[str, dict[str, Any]]:
+    """Times and bytes by contender."""
     found = entrants(task)
     runs: dict[str, Callable[[], None]] = {name: contender.step for name, contender in found.items()}
     seconds = interleaved(runs, repeats)
@@ -151,7 +138,6 @@ def measure(task: Problem, repeats: int, machine: float) -> dict[str, dict[str, 
     raw: dict[str, dict[str, Any]] = {}
     for name, contender in found.items():
         bill = cost(contender.model, task.x[:1])
-        work = bill.training_flops(len(task.x))  # nominal: a sparse layer off the compiled path does more than that
         sizes = training_bytes(contender.model, contender.optimiser)
         least = min(seconds[name])
         raw[name] = {
@@ -159,8 +145,6 @@ def measure(task: Problem, repeats: int, machine: float) -> dict[str, dict[str, 
             "x_dense": min(seconds[dense]) / least,
             "x_plain": min(seconds[plain]) / least,
             "x_default_plain": min(seconds[PLAIN]) / least,
-            "operations": work,
-            "of_peak": work / least / machine,
             "bytes": {"total": sizes.total, **vars(sizes)},
             "layout": contender.layout,
             "paths": {layer.name: layer.path for layer in bill.layers if layer.path},
@@ -178,11 +162,12 @@ def main() -> None:
     options = _options()
     torch.set_num_threads(options.threads)
     kept = keep_freed_memory()
-    machine = peak(*((256, 0.2) if options.quick else (2048, 5.0)))
-    raw: dict[str, Any] = {"peak_flops": machine}
+    if options.level is not None and (native := library.library()) is not None:
+        native.leanbayes_level(options.level)
+    raw: dict[str, Any] = {}
     ratios: dict[str, float] = {}
     for task in problems(options.quick, options.batch):
-        raw[task.name] = measure(task, options.repeats, machine)
+        raw[task.name] = measure(task, options.repeats)
         for density in DENSITIES:
             entry, name = raw[task.name][f"sparse {density:.0%}"], f"{task.name} {density:.0%}"
             ratios[f"{name}: dense VI / sparse"] = entry["x_dense"]
@@ -190,16 +175,15 @@ def main() -> None:
             ratios[f"{name}: plain in torch's default format / sparse"] = entry["x_default_plain"]
             ratios[f"{name}: bytes of dense VI"] = entry["bytes_of_dense"]
             ratios[f"{name}: step with an update / step"] = entry["updating_in_steps"]
-            ratios[f"{name}: fraction of peak"] = entry["of_peak"]
     threads = torch.get_num_threads()
     settings = {"batch": options.batch, "optimiser": "SGD with momentum", "kernels": library.instructions()}
     settings["freed memory is kept"] = kept
-    header = ("", "s (min)", "x dense VI", "x plain", "bytes", "of dense VI", "of peak", "with update / step")
+    header = ("", "s (min)", "x dense VI", "x plain", "bytes", "of dense VI", "with update / step")
     publish(
         result("sparse", ratios, raw, **settings),
         options,
-        f"One training step, batch {options.batch}, {threads} threads, peak {machine / 1e9:.0f} GFLOP/s",
-        [header, *(_row(name, who, found) for name in raw if name != "peak_flops" for who, found in raw[name].items())],
+        f"One training step, batch {options.batch}, {threads} threads",
+        [header, *(_row(name, who, found) for name in raw for who, found in raw[name].items())],
     )
 
 
@@ -212,7 +196,6 @@ def _row(name: str, who: str, found: dict[str, Any]) -> tuple[str, ...]:
         f"{found['x_plain']:.2f}",
         f"{found['bytes']['total']:,}",
         f"{found['bytes_of_dense']:.1%}",
-        f"{found['of_peak']:.1%}",
         "-" if update is None else f"{update:.2f}",
     )
 
@@ -220,6 +203,9 @@ def _row(name: str, who: str, found: dict[str, Any]) -> tuple[str, ...]:
 def _options() -> argparse.Namespace:
     options = parser(__doc__, repeats=7)
     options.add_argument("--batch", type=int, default=128)
+    options.add_argument(
+        "--level", type=int, choices=(0, 1, 2), help="instruction set of the kernels: any, AVX2, AVX-512"
+    )
     found = options.parse_args()
     if found.quick:
         found.repeats, found.batch = 1, min(found.batch, 32)

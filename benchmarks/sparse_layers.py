@@ -1,4 +1,4 @@
-"""One convolution, both passes: plain, dense VI, and sparse ones at the same nonzeros, SparseProp among them.
+"""One convolution, both passes: plain, dense VI, RigL, sparse VI, and SparseProp at the nonzeros of RigL.
 
 The layers are those of ResNet-18 for CIFAR; all contenders of a layer take turns in one process on one thread, with the
 same input, weight and gradient at the output, and compute the gradients of input and parameters. Plain and dense VI run
@@ -6,8 +6,8 @@ in both memory formats, SparseProp in both of its orders; the faster counts. Act
 blocks, as they are between the layers of a network. Before anything is timed, SparseProp and our layer of means alone
 are compared with the plain convolution of the same weight.
 
-SparseProp is deterministic: what it computes is what our "sparse" (RigL) does, while "sparse VI" also has variances and
-noise. Ratios are medians over rounds, with their quartiles.
+SparseProp is deterministic: it computes what our "sparse" (RigL) does, while "sparse VI", with as many nonzeros,
+also has variances and noise. Ratios are medians over rounds, with their quartiles.
 
     pip install pybind11 && pip install --no-build-isolation sparseprop    # the peer, where wanted
     python benchmarks/sparse_layers.py
@@ -72,9 +72,9 @@ def contenders(layer: Layer, x: Tensor) -> dict[str, tuple[nn.Module, Tensor]]:
     torch.manual_seed(1)
     conv = nn.Conv2d(layer.inputs, layer.outputs, layer.kernel, layer.stride, layer.kernel // 2, bias=False)
     ours = nn.Sequential(conv)
-    lb.bayesianize_(ours, lb.SparseSubspace(density=layer.density))
+    lb.bayesianize_(ours, lb.SparseSubspace(density=layer.density, keep_weights=False))
     rigl = _plain(conv)
-    lb.bayesianize_(rigl, lb.Rigl(density=layer.density))
+    lb.bayesianize_(rigl, lb.Rigl(density=layer.density, keep_weights=False))
     given: Any = rigl[0]
     weight = given.posterior("weight").mean.detach()
     found: dict[str, tuple[nn.Module, Tensor]] = {}
@@ -86,10 +86,11 @@ def contenders(layer: Layer, x: Tensor) -> dict[str, tuple[nn.Module, Tensor]]:
         found |= {f"plain{more}": (plain, laid_out), f"dense VI{more}": (dense, laid_out)}
     blocked = Blocked(Cell(block(x), len(x)), x.shape)
     found |= {"sparse": (rigl, blocked), "sparse VI": (ours, blocked)}
+    assert int((weight != 0).sum()) == round(layer.density * weight.numel()), "another density was to be compared"
     if importlib.util.find_spec("sparseprop") is not None and layer.inputs == layer.outputs:
         from sparseprop.modules.conv2d import SparseConv2d
 
-        for over in (False, True)[: 1 + (layer.side >= 8)]:  # over columns of narrower images it crashes
+        for over in (False, True)[: 1 + (layer.side >= 8)]:  # a register is as wide as 8 columns
             peer = SparseConv2d.from_dense(_plain(conv, weight)[0], vectorizing_over_on=over)
             found[f"SparseProp{', over columns' if over else ''}"] = (peer, x)
     expected = found["plain"][0](x)

@@ -144,6 +144,25 @@ def test_steps() -> None:
     assert f"takes {ratios['nested / local']:.2f}x its step" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
+def test_costs_of_sparse_training() -> None:
+    ratios = load("benchmarks/results/sparse.json")["ratios"]
+    table = rows("docs/methods/sparse-subspace.md", "| | times faster than dense VI")
+    assert len(table) == 4
+    for name, *cells in table:
+        key = name.replace("ResNet-18, ", "resnet18_cifar ").replace("LeNet-5, ", "lenet5 ").replace(" %", "%")
+        plain = [ratios[f"{key}: plain{more} / sparse"] for more in ("", " in torch's default format")]
+        expected = [f"{ratios[f'{key}: dense VI / sparse']:.1f}", " / ".join(f"{r:.1f}" for r in plain)]
+        expected += [f"{100 * ratios[f'{key}: bytes of dense VI']:.1f} %"]
+        assert cells == [*expected, f"{ratios[f'{key}: step with an update / step']:.1f} steps"], name
+    readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+    dense, plain, default = (
+        f"{ratios[f'resnet18_cifar 5%: {other} / sparse']:.1f}"
+        for other in ("dense VI", "plain", "plain in torch's default format")
+    )
+    assert f"is {dense} times faster than dense variational inference in leanbayes and {plain} times" in readme
+    assert f"their faster format ({default} times in torch's default)" in readme
+
+
 def test_widths_of_nested_networks() -> None:
     found = {
         (r["dataset"], r["method"], r["setting"]): r["metrics"] for r in load("results/nested-widths.cpu.json")["rows"]

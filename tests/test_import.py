@@ -66,7 +66,6 @@ def test_configs_are_usable_without_torch() -> None:
 
 
 BENCHMARKS = ["step", "predict", "streaming", "attack", "corruptions", "balanced", "norm_statistics", "sparse", "noise"]
-BENCHMARKS += ["sparse_layers"]
 OFTEN = ("noise",)  # the others take a minute in all
 
 

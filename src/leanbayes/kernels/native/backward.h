@@ -1,13 +1,15 @@
 /* Backward: at every input and position, over its nonzeros: dx from both paths, dmu and ds2 at the nonzeros alone.
  *
- * Loads from the second cache are what it costs, so it goes by tiles: s->tile outputs by a band of inputs, whose sums stay in
- * the first cache while a strip of rows goes by, and so do the gradients near a group of positions, which are laid out tile
- * by tile. Their rows have zeros at both ends, as far as taps and groups reach: no member needs an exception. */
+ * Loads are what it costs, so it goes by tiles: s->tile outputs by a band of inputs, whose sums stay in the second cache
+ * while a strip of rows goes by. So do the gradients near the strip, of as many tiles as have room: they are laid out tile by
+ * tile, just before they are needed. Their rows have zeros at both ends, as far as taps and groups reach: no member needs an
+ * exception. */
 
-/* The gradients of y and of v = y's times slope, run by run of lanes, for some rows of the blocks of a unit; what came after y is
- * undone on the way. Lanes beyond the batch get zero. bias: sums by output of the gradient of y are added, unless NULL. */
-static void NAME(pair)(const geometry *s, const upstream *u, int64_t first, int members, int row0, int row1, float *pairs,
-                       float *bias) {
+/* The gradients of y and of v = y's times slope, run by run of lanes, for some rows of the blocks of a unit; what came
+ * after y is undone on the way. Lanes beyond the batch get zero. bias: sums by output of the gradient of y are added,
+ * unless NULL. */
+static void NAME(pair)(const geometry *s, const upstream *u, int64_t first, int members, int row0, int row1,
+                       float *pairs, float *bias) {
   const int64_t O = s->outputs, T = s->tile, tiles = (O + T - 1) / T, each = u->slope ? 2 : 1;
   const padded p = s->pad;
   const float *line = u->line;
@@ -146,7 +148,8 @@ static int64_t NAME(backward)(call *c, const geometry *shape, const plan *p, con
   const int strip = STRIP / row < 1 ? 1 : STRIP / row < s.h ? (int)(STRIP / row) : s.h;
   /* tiles whose gradients near a strip stay in the second cache while bands go by */
   const int64_t around = s.along_blocks ? 1 : (strip - 1) / s.sh + (s.kh + s.sh - 1) / s.sh;
-  const int64_t of_tile = (around < s.oh ? around : s.oh) * s.pad.width * s.tile * LANES * each * (int64_t)sizeof(float);
+  const int64_t of_row = (int64_t)s.pad.width * s.tile * LANES * each * (int64_t)sizeof(float);
+  const int64_t of_tile = (around < s.oh ? around : s.oh) * of_row;
   const int near = of_tile > NEAR ? 1 : (int)(NEAR / of_tile);
   /* parts of the batch, whose sums are added in a fixed order whatever the number of threads; where they are few, threads
    * share one, each with some of the bands */
@@ -184,9 +187,9 @@ static int64_t NAME(backward)(call *c, const geometry *shape, const plan *p, con
       int paired = 0;
       for (int ih = 0; ih < s.h; ih += strip) {
         const int below = ih + strip < s.h ? ih + strip : s.h, reached = (below - 1 + s.ph) / s.sh + 1;
-        const int rows = below == s.h || reached > s.oh ? s.oh : reached;
-        if (paired < rows) NAME(pair)(&s, u, block, members, paired, rows, pairs, share ? NULL : own_bias);
-        paired = paired < rows ? rows : paired;
+        const int needed_rows = below == s.h || reached > s.oh ? s.oh : reached;
+        if (paired < needed_rows) NAME(pair)(&s, u, block, members, paired, needed_rows, pairs, share ? NULL : own_bias);
+        paired = paired < needed_rows ? needed_rows : paired;
         if (!want_x && !want_w) continue;
         for (int outer = 0; outer < tiles; outer += near)
           for (int64_t b = share * bands / shares; b < (share + 1) * bands / shares; b++)

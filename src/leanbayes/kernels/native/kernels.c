@@ -16,7 +16,8 @@ enum { MEAN, NOISE, GIVEN };
 enum { MAX_STRIDE = 8, LANES = 16 };
 enum { CHUNK = 1024 }; /* elements whose intermediate values stay in the first cache */
 #define LOWEST -8.5e37f /* a mean that is below all others */
-enum { SUMS = 768, STRIP = 384 << 10, NEAR = 384 << 10 }; /* nonzeros, and bytes, that the caches hold in the backward pass */
+/* nonzeros, and bytes, that the caches hold in the backward pass */
+enum { SUMS = 768, STRIP = 384 << 10, NEAR = 384 << 10 };
 
 /* Keeps a vector in its register: a compiler would rather load it again for the second use, and loads are what is scarce. */
 #if defined(__x86_64__) && defined(__GNUC__)

@@ -41,8 +41,8 @@ INLINE void NAME(gather)(const int q0, const int q1, const int variance, const f
   }
 }
 
-/* Fetches the inputs that the next row of outputs meets for the first time, at the columns of a group: a part of them, since
- * each output of the group asks for as much. The order of nonzeros is none that a processor could foresee. */
+/* Fetches the inputs that the next row of outputs meets for the first time, at the columns of a group: a part of them,
+ * since each output of the group asks for as much. The order of nonzeros is none that a processor could foresee. */
 INLINE void NAME(fetch)(const geometry *s, const float *x, int ih, int iw, int part, int parts) {
   const int row0 = ih + (s->kh > s->sh ? s->kh : s->sh), row1 = ih + s->sh + s->kh < s->h ? ih + s->sh + s->kh : s->h;
   const int column0 = iw < 0 ? 0 : iw, column1 = iw + MEMBERS * s->sw < s->w ? iw + MEMBERS * s->sw : s->w;
