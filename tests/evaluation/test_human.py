@@ -57,7 +57,7 @@ def test_the_stream_fills_human_metrics_and_takes_the_majority_for_the_hard_ones
     expected |= {f"human.{f.__name__}": f(probs, counts) for f in (cross_entropy, kl, distance, entropy_gap)}
     assert found == pytest.approx(expected, abs=1e-9)
     tied = sum(row.count(max(row)) > 1 for row in counts.tolist())
-    assert any(note.startswith(f"On {tied} of 300") for note in stream.notes())
+    assert any(note.startswith(f"{tied} of 300 votes") for note in stream.notes())
     assert not any(key.startswith("human.") for key in hard.compute())
 
 

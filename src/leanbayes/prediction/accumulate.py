@@ -27,7 +27,7 @@ class Accumulator:
 
     check_every = 8
     at_once = 2**20  # the most output values that are converted together
-    apart = 2**14  # values in a sum from which samples are added one by one: a copy of all in double is slower
+    apart = 2**10  # values of a datum from which samples are added one by one: a copy of all in double is slower
 
     def __init__(
         self,
@@ -79,7 +79,7 @@ class Accumulator:
             part = self._of_active(part, 0)
             if weight is not None:
                 total += torch.tensordot(weight, part.to(total), dims=1)
-            elif total.numel() < self.apart:
+            elif total.shape[1:].numel() < self.apart:
                 total += part.sum(0, dtype=total.dtype)
             else:
                 for one in part:
