@@ -12,16 +12,15 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import TensorDataset
 
 import leanbayes as lb
-from common import interleaved, parser, publish, result, timing
+from common import interleaved, parser, passes, publish, result, timing
 from leanbayes.cli.memory import keep_freed_memory
 from leanbayes.convert import record
 from leanbayes.recipes.compress.cascade import SETUPS, WIDTHS
@@ -47,17 +46,6 @@ def set_thresholds(cascade: lb.Cascade, x: Tensor, stopping: list[float]) -> Non
         thresholds.append(float(score.quantile(share)))
         left = left[score > thresholds[-1]]
     cascade.set_thresholds(thresholds)
-
-
-def passes(model: nn.Module, batches: tuple[Tensor, ...]) -> Callable[[], None]:
-    """One pass over all batches."""
-
-    def run() -> None:
-        with torch.inference_mode():
-            for batch in batches:
-                model(batch)
-
-    return run
 
 
 def main() -> None:

@@ -10,7 +10,7 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +42,17 @@ def parser(description: str | None, repeats: int) -> argparse.ArgumentParser:
     result.add_argument("--repeats", type=int, default=repeats, help="timed rounds, after one that is not timed")
     result.add_argument("--output", type=Path, help="where the JSON goes; results/ of this folder unless --quick")
     return result
+
+
+def passes(model: nn.Module, batches: Sequence[Tensor]) -> Callable[[], None]:
+    """A function that runs the model on all batches."""
+
+    def run() -> None:
+        with torch.inference_mode():
+            for batch in batches:
+                model(batch)
+
+    return run
 
 
 def interleaved(

@@ -14,24 +14,13 @@ import time
 from typing import Any
 
 import torch
-from torch import Tensor, nn
 
 import leanbayes as lb
-from common import interleaved, parser, publish, result, timing
+from common import interleaved, parser, passes, publish, result, timing
 from leanbayes.cli.memory import keep_freed_memory
 from leanbayes.recipes.compress.one_pass import SETUPS
 
 BATCHES = (64, 256)
-
-
-def passes(model: nn.Module, x: Tensor) -> Any:
-    """A pass of a plain network."""
-
-    def run() -> None:
-        with torch.inference_mode():
-            model(x)
-
-    return run
 
 
 def main() -> None:
@@ -54,7 +43,7 @@ def main() -> None:
             for batch in BATCHES:
                 x = data.test.tensors[0][:batch]
                 asked = {"one pass": {"estimator": "moments"}, "means": {"mean_only": True}}
-                runs = {"plain": passes(plain, x), "default order": passes(default, x)}
+                runs = {"plain": passes(plain, [x]), "default order": passes(default, [x])}
                 runs |= {
                     who: (lambda x=x, model=model, o=o: lb.predict(model.eval(), x, task="classification", **o))
                     for who, o in asked.items()

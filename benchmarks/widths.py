@@ -15,10 +15,10 @@ import time
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 import leanbayes as lb
-from common import interleaved, parser, publish, result, timing
+from common import interleaved, parser, passes, publish, result, timing
 from leanbayes import costs, models
 from leanbayes.cli.memory import keep_freed_memory
 
@@ -46,17 +46,6 @@ def cut(name: str, options: dict[str, Any], shape: tuple[int, ...]) -> dict[str,
     return {who: lb.extract(model, width=width, fold_batchnorm=True).eval() for who, width in WIDTHS.items()}
 
 
-def calls(model: nn.Module, x: Tensor, times: int) -> Any:
-    """So many passes."""
-
-    def run() -> None:
-        with torch.inference_mode():
-            for _ in range(times):
-                model(x)
-
-    return run
-
-
 def main() -> None:
     """Measure, print and write."""
     options = parser(__doc__, repeats=9).parse_args()
@@ -71,7 +60,7 @@ def main() -> None:
         macs = {who: costs.cost(model, torch.zeros(1, *shape)).macs for who, model in networks.items()}
         for batch in BATCHES:
             x, times = torch.randn(batch, *shape), 1 if options.quick or batch > 1 else 10
-            runs = {who: calls(model, x, times) for who, model in networks.items()}
+            runs = {who: passes(model, [x] * times) for who, model in networks.items()}
             seconds = interleaved(runs, 2 if options.quick else options.repeats, clock)
             each = {
                 who: timing([s / times for s in taken], [s / times for s in seconds["whole"]])

@@ -48,6 +48,19 @@ def test_cifar10(page: str) -> None:
         assert cells == [*expected, *costs], method
 
 
+def test_attempts_at_sparse_rows_of_cifar10() -> None:
+    measured = set()
+    for path in (ROOT / "results" / "pieces" / "cifar10.cpu").glob("*.json"):
+        piece = json.loads(path.read_text())
+        for row in piece["curves"]["rows"]:
+            cells = f"{100 * row['accuracy']:.1f} / {row['nll']:.3f} / {row['svhn AUROC']:.3f}"
+            measured.add((piece["key"]["row"], cells))
+    attempts = rows("docs/papers/cifar10.md", "| | sparse subspace, 10 % | RigL, 10 % |")
+    assert len(attempts) == 3
+    for _, ours, rigl in attempts:
+        assert {("sparse subspace, 10 %", ours), ("RigL, 10 %", rigl)} <= measured
+
+
 def test_baselines() -> None:
     found = by_method("results/baselines.cpu.json")
     names = ("accuracy", "nll", "ece", "not-digits/letters AUROC", "not-digits/photos AUROC")

@@ -23,7 +23,7 @@ from ..experiment import Cell, Experiment, Results
 from ..figures.patch import corruptions
 from ..paper import printed
 from ..results import Measured, Metrics, Point, Row
-from .networks import PatchSetup, PatchTraining, digits, probabilities, published, resnet, scores
+from .networks import ENSEMBLE, PatchSetup, PatchTraining, digits, probabilities, published, resnet, scores
 
 SMOKE = Sweep(limit=60, names=("gaussian_noise", "contrast"), severities=(1, 5))
 SETUPS: dict[str, tuple[PatchSetup, int, Sweep]] = {  # with the number of samples
@@ -58,7 +58,8 @@ def rows(results: Results) -> Iterator[Row]:
     """A row for every method; the vanilla network of the same seed is the reference."""
     references = {one.dataset: runs for one, runs in results if one.method == "vanilla"}
     for one, runs in results:
-        pairs = zip(runs, references[one.dataset], strict=False)  # an ensemble has one run, beside the first seed
+        beside = references[one.dataset]
+        pairs = zip(runs, beside[:1] if one.method == ENSEMBLE else beside, strict=True)  # an ensemble has one run
         yield from one.rows([relative(run["corruptions"], other["corruptions"]) for run, other in pairs])
 
 
