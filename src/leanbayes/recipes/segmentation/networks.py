@@ -4,7 +4,7 @@ All models have the same U-Net, whose outputs start at the share of each class, 
 number of steps, with Adam at 5e-3 that falls linearly to 0; each step takes the mask of one expert of each image at
 random. Members of the ensemble have as many steps each, and BN3 has as many for each width that it is asked at. The
 rate of dropout is chosen on validation patients. BN3 is the plain U-Net for half of its steps; then `lb.Nested` orders
-its channels by importance, and the other half trains the widths that are asked, the least and the full one twice as
+its channels by importance, and the other half trains the widths that are asked, the second and the full one twice as
 often as the others. The channels in front of the last layer are all kept: behind a ReLU, the first ones may all vote
 against the foreground, and no pixel is marked.
 "ND-PUNet" is VND-PUNet with every length of the code equally often, nested dropout on the code; the tails of VND-PUNet
@@ -181,7 +181,7 @@ class Setup:
         for width in self.widths:
             kept = math.ceil(width * self.groups) - self.base_groups
             for place in (kept, min(kept + 1, len(shares) - 1)):
-                shares[place] += 1.0 if width in (min(self.widths), max(self.widths)) else 0.5
+                shares[place] += 1.0 if width in (self.widths[1], self.widths[-1]) else 0.5
         weights = replace(WEIGHTS, log_alpha=-3.0)  # as in the other short runs of BN3
         nested = lb.Nested(
             groups=self.groups,
