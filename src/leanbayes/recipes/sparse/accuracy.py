@@ -22,11 +22,11 @@ from ..experiment import Cell, Experiment
 from ..paper import printed
 from ..results import Metrics
 from .measures import pruned_, quality, size
-from .networks import SparseSetup, SparseTraining, digits, lenet, mlp, published
+from .networks import KL_WEIGHTS, SparseSetup, SparseTraining, digits, lenet, mlp, published
 
 SETUPS: dict[str, tuple[SparseSetup, ...]] = {
     "smoke": (digits(),),
-    "cpu": (mlp(), lenet(seeds=1)),
+    "cpu": (mlp(kl_weights=KL_WEIGHTS), lenet(seeds=1, kl_weights=KL_WEIGHTS)),
     "paper": (published(), published("cifar100")),
 }
 

@@ -18,12 +18,15 @@ from ..experiment import Cell, Experiment
 from ..figures.charts import lines
 from ..results import Measured, Metrics
 from .measures import predicted, scores
-from .networks import SparseSetup, digits, lenet, mlp, published
+from .networks import KL_WEIGHTS, SparseSetup, digits, lenet, mlp, published
 
 SMOKE = Sweep(limit=60, names=("gaussian_noise", "contrast"), severities=(1, 5))
 SETUPS: dict[str, tuple[tuple[SparseSetup, float, Sweep], ...]] = {  # with the density
     "smoke": ((digits(), 0.1, SMOKE),),
-    "cpu": ((mlp(), 0.05, Sweep()), (lenet(seeds=1), 0.05, Sweep())),
+    "cpu": (
+        (mlp(kl_weights=KL_WEIGHTS), 0.05, Sweep()),
+        (lenet(seeds=1, kl_weights=KL_WEIGHTS), 0.05, Sweep()),
+    ),
     "paper": ((published(), 0.05, Sweep(limit=10_000)), (published("cifar100"), 0.1, Sweep(limit=10_000))),
 }
 

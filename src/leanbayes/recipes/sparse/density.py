@@ -10,12 +10,12 @@ from collections.abc import Iterator
 
 from ..experiment import Cell, Experiment
 from ..figures.charts import lines
-from .networks import SparseSetup, digits, mlp, published
+from .networks import KL_WEIGHTS, SparseSetup, digits, mlp, published
 
 DENSITIES = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
 SETUPS: dict[str, tuple[SparseSetup, ...]] = {
     "smoke": (digits(),),
-    "cpu": (mlp(),),
+    "cpu": (mlp(kl_weights=KL_WEIGHTS),),
     "paper": (published("cifar100"),),
 }
 

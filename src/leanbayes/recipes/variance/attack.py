@@ -2,8 +2,8 @@
 
 A plain network, dropout at its means and as an ensemble, a deep ensemble of five, a variance network and an ensemble of
 five of those; none is trained against attacks. The attacker follows the gradient of the ensemble's prediction, averaged
-over 10 draws that are new in every iteration. A single network is member 0 of its ensemble: training in turn is
-training apart.
+over draws that are new in every iteration (50 on the cpu preset). A single network is member 0 of its ensemble:
+training in turn is training apart.
 
 The paper attacks a VGG-like network on CIFAR-10 with a step of 0.5 and does not say of what; 0.5 / 255 is the
 plausible reading (the paper preset). MNIST is black and white and takes larger steps: 4 / 255 on the cpu preset, 20 of
@@ -82,6 +82,9 @@ SETUPS = {
         dropout={"dense1": Dropout(0.5), "dense2": Dropout(0.5)},
         variance={"dense1": Variance(log_alpha=12.0)},
         lr_scale=1e-3,
+        samples=50,
+        limit=200,
+        seeds=3,
     ),
     "paper": AttackSetup(
         Training("cifar10", "vgg_like", epochs=200, batch_size=100, augment=True),
