@@ -48,17 +48,23 @@ def test_cifar10(page: str) -> None:
         assert cells == [*expected, *costs], method
 
 
-def test_attempts_at_sparse_rows_of_cifar10() -> None:
+def test_attempts_and_seeds_of_cifar10() -> None:
     measured = set()
     for path in (ROOT / "results" / "pieces" / "cifar10.cpu").glob("*.json"):
         piece = json.loads(path.read_text())
-        for row in piece["curves"]["rows"]:
+        for row in piece["curves"].get("rows") or [piece["metrics"]]:
             cells = f"{100 * row['accuracy']:.1f} / {row['nll']:.3f} / {row['svhn AUROC']:.3f}"
-            measured.add((piece["key"]["row"], cells))
+            measured.add((row.get("method", piece["key"]["row"]), piece["key"].get("seed"), cells))
     attempts = rows("docs/papers/cifar10.md", "| | sparse subspace, 10 % | RigL, 10 % |")
     assert len(attempts) == 3
     for _, ours, rigl in attempts:
-        assert {("sparse subspace, 10 %", ours), ("RigL, 10 %", rigl)} <= measured
+        assert {("sparse subspace, 10 %", 0, ours), ("RigL, 10 %", 0, rigl)} <= measured
+    for name, *seeds in rows("docs/papers/cifar10.md", "| | seed 0 | seed 1 | seed 2 |"):
+        assert {(name, seed, cells) for seed, cells in enumerate(seeds)} <= measured
+    found = by_method("results/cifar10.cpu.json")
+    text = (ROOT / "docs/papers/cifar10.md").read_text(encoding="utf-8")
+    for name in ("sparse subspace, 10 %", "RigL, 10 %"):
+        assert spread(found[name]["svhn AUROC"], 3) in text
 
 
 def test_baselines() -> None:
