@@ -39,7 +39,7 @@ from ..training import Training, network_cell, trained_network
 from .measures import predicted, quality, scores
 
 HELD_OUT = 2000  # training images that no network is trained on, which choose the weight of the KL
-KL_WEIGHTS = (0.01, 0.03, 0.1)  # to choose from
+KL_WEIGHTS = (0.003, 0.01, 0.03, 0.1)  # to choose from
 
 
 @dataclass(frozen=True)
