@@ -8,7 +8,9 @@ Blocks of a sparse network have a format of their own. Freed memory is kept for 
 
 Beside the times: the bytes of parameters, indices, gradients and optimiser state; and what an update of the masks adds
 to a step (how many steps long one with an update is, in the same rounds, the kernels' new plans included; the update
-alone is one less). "paths" says of each sparse layer whether it computes at the nonzeros alone.
+alone is one less), and how many of the weights it brings in are those that dense gradients in single precision choose.
+Prediction: 16 samples of a batch of 64 beside a pass of the plain network over it, in turns as well. "paths" says of
+each sparse layer whether it computes at the nonzeros alone.
 
     python benchmarks/sparse.py
     ATEN_CPU_CAPABILITY=avx2 ONEDNN_MAX_CPU_ISA=AVX2 python benchmarks/sparse.py --level 1 \
@@ -20,7 +22,9 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.nn.functional as F
@@ -31,12 +35,15 @@ from common import interleaved, parser, publish, result, timing
 from leanbayes.cli.memory import keep_freed_memory
 from leanbayes.costs import cost, training_bytes
 from leanbayes.kernels import library
+from leanbayes.methods.sparse import growth
 from leanbayes.models import build
+from leanbayes.posteriors.sparse import Sparse
 from leanbayes.training.callbacks import State, notify
 
 PLAIN, DENSE = "plain network", "dense VI"
 LAYOUTS = {"": torch.contiguous_format, ", channels last": torch.channels_last}
 DENSITIES = (0.1, 0.05)
+SAMPLES, ASKED = 16, 64
 NEVER = 10**9
 """An interval without updates."""
 
@@ -157,6 +164,43 @@ def measure(task: Problem, repeats: int) -> dict[str, dict[str, Any]]:
     return raw
 
 
+def predicting(task: Problem, repeats: int) -> dict[str, dict[str, float]]:
+    """Seconds of a plain pass and of `SAMPLES` samples over `ASKED` data, and how many passes the samples take."""
+    x = task.x[:ASKED]
+    found = {PLAIN + more: network(task, None, layout).model.eval() for more, layout in LAYOUTS.items()}
+    inputs = {PLAIN + more: x.contiguous(memory_format=layout) for more, layout in LAYOUTS.items()}
+    runs: dict[str, Callable[[], Any]] = {name: partial(model, inputs[name]) for name, model in found.items()}
+    for density in DENSITIES:
+        model = network(task, sparse_rules(task, density, NEVER), torch.contiguous_format).model.eval()
+        runs[f"sparse {density:.0%}"] = partial(lb.predict, model, x, samples=SAMPLES, seed=0, task="classification")
+    with torch.inference_mode():
+        seconds = interleaved(runs, repeats)
+    plain = min((PLAIN + more for more in LAYOUTS), key=lambda name: min(seconds[name]))
+    return {
+        name: {**timing(taken, seconds[plain]), "plain_passes": min(taken) / min(seconds[plain])}
+        for name, taken in seconds.items()
+    }
+
+
+def shared(task: Problem, density: float) -> float:
+    """The share of the weights that an update brings in that one by gradients in single precision brings in too."""
+    places = []
+    for half in (True, False):
+        contender = network(task, sparse_rules(task, density, 1), torch.contiguous_format)
+        before = [q.index.clone() for q in weights(contender.model)]
+        torch.manual_seed(2)
+        with mock.patch.object(growth, "MANY", growth.MANY if half else 2**60):
+            contender.step()
+        after = [q.index for q in weights(contender.model)]
+        places.append({(n, i) for n, (a, b) in enumerate(zip(after, before, strict=True)) for i in a[a != b].tolist()})
+    return len(places[0] & places[1]) / max(len(places[1]), 1)
+
+
+def weights(model: nn.Module) -> list[Sparse]:
+    """The sparse weights of a network."""
+    return [q for q in model.modules() if isinstance(q, Sparse)]
+
+
 def main() -> None:
     """Measure, print and write."""
     options = _options()
@@ -165,9 +209,11 @@ def main() -> None:
     if options.level is not None and (native := library.library()) is not None:
         native.leanbayes_level(options.level)
     raw: dict[str, Any] = {}
+    asked: dict[str, Any] = {}
     ratios: dict[str, float] = {}
     for task in problems(options.quick, options.batch):
         raw[task.name] = measure(task, options.repeats)
+        asked[task.name] = predicting(task, options.repeats)
         for density in DENSITIES:
             entry, name = raw[task.name][f"sparse {density:.0%}"], f"{task.name} {density:.0%}"
             ratios[f"{name}: dense VI / sparse"] = entry["x_dense"]
@@ -175,12 +221,18 @@ def main() -> None:
             ratios[f"{name}: plain in torch's default format / sparse"] = entry["x_default_plain"]
             ratios[f"{name}: bytes of dense VI"] = entry["bytes_of_dense"]
             ratios[f"{name}: step with an update / step"] = entry["updating_in_steps"]
+            ratios[f"{name}: new weights as by single precision"] = shared(task, density)
+            passes = asked[task.name][f"sparse {density:.0%}"]["plain_passes"]
+            ratios[f"{name}: {SAMPLES} samples / plain pass"] = passes
     threads = torch.get_num_threads()
     settings = {"batch": options.batch, "optimiser": "SGD with momentum", "kernels": library.instructions()}
     settings["freed memory is kept"] = kept
+    for name, value in ratios.items():
+        if "samples" in name or "single" in name:
+            print(f"{name}: {value:.3f}")
     header = ("", "s (min)", "x dense VI", "x plain", "bytes", "of dense VI", "with update / step")
     publish(
-        result("sparse", ratios, raw, **settings),
+        result("sparse", ratios, {**raw, "prediction": asked}, **settings),
         options,
         f"One training step, batch {options.batch}, {threads} threads",
         [header, *(_row(name, who, found) for name in raw for who, found in raw[name].items())],
