@@ -1,8 +1,9 @@
-"""What sparse subspace VI saves: whole training steps, bytes, and the price of a mask update; against dense VI.
+"""What sparse subspace VI saves: training steps, predictions, bytes, the price of a mask update; against dense VI.
 
 Plain network, dense VI (local reparameterisation) and sparse subspace VI at 10 and 5 % take turns in one process, with
-the same batch and the same optimiser (SGD with momentum; forward, loss with KL, backward, step). The stem stays dense,
-as in the paper: in the sparse networks as a sparse layer of density 1. Both dense contenders run in both memory
+the same batch and the same optimiser (SGD with momentum; forward, loss with KL, backward, step): ResNet-18, LeNet-5,
+and a small BERT on an eighth of as many sequences of 128 tokens. The stem (of BERT the last layer) stays dense, as
+in the paper: in the sparse networks as a sparse layer of density 1. Both dense contenders run in both memory
 formats, contiguous and channels last; ratios are to the faster, and those to torch's default are given beside them.
 Blocks of a sparse network have a format of their own. Freed memory is kept for all alike.
 
@@ -90,6 +91,36 @@ class Contender:
         notify(self.hooks, "after_step", state)
 
 
+class Block(nn.Module):
+    """A layer of a transformer encoder: attention of four heads and two Linear layers, each with norm and sum."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.joint, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+        self.norms = nn.ModuleList([nn.LayerNorm(width), nn.LayerNorm(width)])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(data, tokens, width) to the same."""
+        q, k, v = (t.unflatten(-1, (4, -1)).transpose(1, 2) for t in self.joint(x).chunk(3, -1))
+        x = self.norms[0](x + self.out(F.scaled_dot_product_attention(q, k, v).transpose(1, 2).flatten(-2)))
+        return self.norms[1](x + self.down(F.gelu(self.up(x))))  # type: ignore[no-any-return]
+
+
+class Bert(nn.Module):
+    """A small BERT that classifies: four layers of a width, and the first token's output."""
+
+    def __init__(self, width: int = 256, layers: int = 4) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(1000, width)
+        self.layers = nn.Sequential(*(Block(width) for _ in range(layers)))
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Token numbers (data, tokens) to logits."""
+        return self.head(self.layers(self.tokens(x))[:, 0])  # type: ignore[no-any-return]
+
+
 def problems(quick: bool, batch: int) -> list[Problem]:
     """ResNet-18 for CIFAR and LeNet-5; the quick ones are narrow and see small images.
 
@@ -98,21 +129,25 @@ def problems(quick: bool, batch: int) -> list[Problem]:
     """
     torch.manual_seed(0)
     options, sides = ({"width": 16}, (8, 16)) if quick else ({}, (32, 28))
+    tokens = torch.randint(1000, (batch // 8, 16 if quick else 128))
+    bert = Problem("bert", {"layers": 1} if quick else {}, "head", tokens, torch.randint(10, (len(tokens),)), 50_000)
     return [
         Problem(name, more, "conv1", torch.randn(batch, channels, side, side), torch.randint(10, (batch,)), count)
         for name, more, channels, side, count in (
             ("resnet18_cifar", options, 3, sides[0], 50_000),
             ("lenet5", {"image_size": sides[1]}, 1, sides[1], 60_000),
         )
-    ]
+    ] + [bert]
 
 
 def network(task: Problem, rules: dict[str, Any] | None, layout: torch.memory_format) -> Contender:
     """The network under some rules, from the same weights whatever they are."""
     torch.manual_seed(1)
-    model = build(task.name, **task.options).to(memory_format=layout)  # type: ignore[call-overload]
+    made = Bert(**task.options) if task.name == "bert" else build(task.name, **task.options)
+    model = made.to(memory_format=layout)  # type: ignore[call-overload]
     if rules is not None:
-        lb.bayesianize_(model, rules)  # type: ignore[arg-type]
+        left: dict[Any, Any] = {nn.Embedding: None} if isinstance(made, Bert) else {}
+        lb.bayesianize_(model, left | rules)  # type: ignore[arg-type]
     return Contender(model, task, str(layout).removeprefix("torch."))
 
 
@@ -168,7 +203,9 @@ def predicting(task: Problem, repeats: int) -> dict[str, dict[str, float]]:
     """Seconds of a plain pass and of `SAMPLES` samples over `ASKED` data, and how many passes the samples take."""
     x = task.x[:ASKED]
     found = {PLAIN + more: network(task, None, layout).model.eval() for more, layout in LAYOUTS.items()}
-    inputs = {PLAIN + more: x.contiguous(memory_format=layout) for more, layout in LAYOUTS.items()}
+    inputs = {
+        PLAIN + more: x.contiguous(memory_format=layout) if x.dim() == 4 else x for more, layout in LAYOUTS.items()
+    }
     runs: dict[str, Callable[[], Any]] = {name: partial(model, inputs[name]) for name, model in found.items()}
     for density in DENSITIES:
         model = network(task, sparse_rules(task, density, NEVER), torch.contiguous_format).model.eval()
