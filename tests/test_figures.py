@@ -163,16 +163,25 @@ def test_steps() -> None:
     assert f"takes {ratios['nested / local']:.2f}x its step" in (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-def test_costs_of_sparse_training() -> None:
-    ratios = load("benchmarks/results/sparse.json")["ratios"]
-    table = rows("docs/methods/sparse-subspace.md", "| | times faster than dense VI")
-    assert len(table) == 4
+@pytest.mark.parametrize(("file", "first"), [("sparse", "| AVX-512 |"), ("sparse_avx2", "| AVX2 |")])
+def test_costs_of_sparse_training(file: str, first: str) -> None:
+    ratios = load(f"benchmarks/results/{file}.json")["ratios"]
+    table = rows("docs/methods/sparse-subspace.md", first)
+    assert len(table) == 6
     for name, *cells in table:
-        key = name.replace("ResNet-18, ", "resnet18_cifar ").replace("LeNet-5, ", "lenet5 ").replace(" %", "%")
+        key = name.lower().replace("resnet-18", "resnet18_cifar").replace("-", "").replace(",", "").replace(" %", "%")
         plain = [ratios[f"{key}: plain{more} / sparse"] for more in ("", " in torch's default format")]
         expected = [f"{ratios[f'{key}: dense VI / sparse']:.1f}", " / ".join(f"{r:.1f}" for r in plain)]
         expected += [f"{100 * ratios[f'{key}: bytes of dense VI']:.1f} %"]
-        assert cells == [*expected, f"{ratios[f'{key}: step with an update / step']:.1f} steps"], name
+        expected += [f"{ratios[f'{key}: step with an update / step']:.1f} steps"]
+        assert cells == [*expected, f"{ratios[f'{key}: 16 samples / plain pass']:.1f}"], name
+
+
+def test_sparse_training_in_words() -> None:
+    ratios = load("benchmarks/results/sparse.json")["ratios"]
+    page = (ROOT / "docs/methods/sparse-subspace.md").read_text(encoding="utf-8")
+    same = min(ratios[f"resnet18_cifar {share}%: new weights as by single precision"] for share in (5, 10))
+    assert f"ResNet-18, {100 * same:.1f} % or more are those of single precision" in page
     readme = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
     dense, plain, default = (
         f"{ratios[f'resnet18_cifar 5%: {other} / sparse']:.1f}"
@@ -180,6 +189,20 @@ def test_costs_of_sparse_training() -> None:
     )
     assert f"is {dense} times faster than dense variational inference in leanbayes and {plain} times" in readme
     assert f"their faster format ({default} times in torch's default)" in readme
+
+
+def test_sparse_layers_beside_sparseprop() -> None:
+    kinds = [load(f"benchmarks/results/sparse_layers{kind}.json")["ratios"] for kind in ("", "_avx2")]
+    table = rows("docs/methods/sparse-subspace.md", "| | SparseProp beside Rigl")
+    assert len(table) == 4
+    for name, *cells in table:
+        channels, side = re.findall(r"^\d+|\d+$", name)
+        for cell, pair in zip(
+            cells, ("SparseProp / sparse", "SparseProp / sparse VI", "plain / sparse VI"), strict=True
+        ):
+            assert cell == " / ".join(f"{r[f'{channels}@{side} 3x3 5%: {pair}']:.1f}" for r in kinds), (name, pair)
+    stem = " / ".join(f"{r['3->64@32 3x3 100%: plain / sparse VI']:.2f}" for r in kinds)
+    assert f"({stem} of its speed)" in (ROOT / "docs/methods/sparse-subspace.md").read_text(encoding="utf-8")
 
 
 def test_widths_of_nested_networks() -> None:

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from leanbayes.kernels import layout
 from leanbayes.kernels.blocked import Blocked, blocked
 
 
@@ -116,3 +117,14 @@ def test_dropout_drops():
 def test_a_batch_of_one_datum_and_position_is_refused_as_torch_refuses_it():
     with pytest.raises(ValueError, match="more than 1 value"):
         nn.BatchNorm2d(3)(blocked(torch.zeros(1, 3, 1, 1)))
+
+
+@pytest.mark.parametrize("batch", [1, 16, 37])
+@pytest.mark.parametrize("shape", [(1,), (5,), (16,), (70,), (5, 1, 1), (20, 7, 3), (3, 40)])
+def test_blocks_have_the_batch_last_and_turn_back(batch, shape):
+    x = torch.randn(batch, *shape)
+    blocks = layout.block(x)
+    rows = torch.zeros(-(-batch // 16) * 16, *shape)
+    rows[:batch] = x
+    assert torch.equal(blocks, rows.view(-1, 16, shape[0], torch.Size(shape[1:]).numel()).permute(0, 3, 2, 1))
+    assert torch.equal(layout.unblock(blocks, [batch, *shape]), x)

@@ -64,6 +64,20 @@ def test_a_training_step_finds_all_its_memory_again():
     assert seen[1] == seen[2] == seen[3] == seen[0]
 
 
+def test_a_step_whose_gradients_are_larger_than_what_is_free_finds_all_its_memory_again(monkeypatch):
+    """As in LeNet-5: small activations are freed before a large one is asked for that has no room in them."""
+    buffers.forget()
+    mapped, map_new = [], buffers._mapped
+    monkeypatch.setattr(buffers, "_mapped", lambda size: mapped.append(size) or map_new(size))
+    for _ in range(3):
+        mapped.clear()
+        held = [buffers.empty((2**19 * n,)) for n in (3, 3, 1, 1, 1, 1, 1)]
+        del held[-3:]
+        held.append(buffers.empty((2**19 * 3,)))
+        del held
+    assert not mapped
+
+
 def test_working_memory_of_many_sizes_is_found_again(monkeypatch):
     """Layers ask for it at different times: together it is more than may be kept, at once it is one of them."""
     buffers.forget()

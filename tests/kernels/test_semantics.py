@@ -13,7 +13,10 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from leanbayes.errors import LeanBayesError
-from leanbayes.kernels import operation  # noqa: F401  (registers the rules)
+from leanbayes.kernels import (
+    blocked as blocking,
+    operation,  # noqa: F401  (registers the rules)
+)
 from leanbayes.kernels.blocked import blocked
 
 
@@ -188,6 +191,20 @@ def test_an_operation_that_returns_its_input_returns_that_very_activation():
         same = F.alpha_dropout(h, 0.5, training=False)
         torch.add(h.detach(), 2, out=h.detach())
         torch.testing.assert_close(same * 1, values + 2)
+
+
+def test_inference_mode_runs_on_blocks_as_no_grad_does(monkeypatch):
+    model = nn.Sequential(nn.BatchNorm2d(4), nn.ReLU(), nn.MaxPool2d(2), nn.AdaptiveAvgPool2d(1), nn.Flatten()).eval()
+    model[0].running_mean.normal_()
+    x = torch.randn(21, 4, 6, 6)
+    with torch.no_grad():
+        expected = model(blocked(x)) * 1
+    monkeypatch.setattr(blocking, "_as_plain", None)  # no operation asks for an ordinary tensor
+    with torch.inference_mode():
+        found = model(blocked(x))
+    monkeypatch.undo()
+    assert isinstance(found, blocking.Blocked)
+    assert torch.equal(found.plain(), expected)
 
 
 def test_what_was_saved_for_the_backward_pass_and_written_to_is_refused_as_torch_refuses_it():

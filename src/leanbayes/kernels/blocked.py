@@ -127,9 +127,13 @@ class Blocked(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         rule = RULES.get(func)
-        if rule is not None and (done := rule(*args, **(kwargs or {}))) is not NotImplemented:
+        kwargs = kwargs or {}
+        if rule is not None and (done := rule(*args, **kwargs)) is not NotImplemented:
             return done
-        return _as_plain(func, args, kwargs or {})
+        # in inference mode torch does not take composite operations, batch_norm among them, apart before they come here
+        if rule is None and func._can_decompose() and (done := func.decompose(*args, **kwargs)) is not NotImplemented:
+            return done
+        return _as_plain(func, args, kwargs)
 
     @property
     def blocks(self) -> Tensor:

@@ -4,7 +4,7 @@ The allocator of the C library gives blocks of this size back to the system as s
 hands out pages of zeros, one fault each, the next time. Training asks for the same sizes step after step. Large pages
 also spare kernels that jump about the look-up of their addresses.
 
-What is kept is bounded: memory in use and free memory together are at most a quarter more than what was in use at once
+What is kept is bounded: memory in use and free memory together are at most half more than what was in use at once
 at the recent peak. A training step finds all it had the last time; a server of images of many sizes keeps about as much
 as the largest of them needs, whatever their number. The working memory of kernels, of which a thread needs one piece at
 a time, is kept apart: a layer takes that of the one before it, where it is large enough.
@@ -30,7 +30,7 @@ from ..errors import OutOfMemoryError
 SMALLEST = 2**20
 """Bytes from which on memory is kept."""
 PAGE = 2**21
-SPARE = 1.25
+SPARE = 1.5
 """Times the recent peak that may be kept, in use or free."""
 RECENT = 4096
 """Requests (at least, and at most twice as many) over which the peak is taken; a training step has fewer."""

@@ -9,11 +9,15 @@ import torch.nn.functional as F
 from torch import nn
 
 import leanbayes as lb
+from leanbayes.kernels import library
+from leanbayes.kernels.blocked import blocked
 from leanbayes.methods.sparse import growth, optimizer_state
 from leanbayes.methods.sparse.growth import Activation
 from leanbayes.sampling import using
 
 from .loops import Loop, X, Y, always, converted, convolutional, dense_twin, weights
+
+compiled = pytest.mark.skipif(library.reason() is not None, reason=str(library.reason()))
 
 
 @pytest.mark.parametrize("keep_returning", [True, False])
@@ -86,6 +90,38 @@ def test_best_places_by_brute_force():
         assert places.tolist() == free
         assert torch.equal(best, scores[places])
         assert torch.equal(own, scores[index])
+
+
+@pytest.mark.parametrize("count", [1, 50, 900, 20_000, 30_000])
+@pytest.mark.parametrize("values", [2, 10**6], ids=["ties", "hardly any"])
+def test_the_highest_of_many_scores(count, values):
+    scores = torch.randint(values, (30_000,), generator=torch.Generator().manual_seed(count)).float()
+    best, places = growth._highest(scores, count)
+    assert torch.equal(best, scores.topk(count).values)
+    assert torch.equal(best, scores[places])
+    assert len(places.unique()) == count
+
+
+@pytest.mark.skipif(not growth.bfloat16_is_fast(), reason="the processor has no instructions for bfloat16")
+@pytest.mark.parametrize("options", [{"padding": 1}, {"stride": 2, "padding": 1}, {"groups": 2, "padding": "valid"}])
+@pytest.mark.parametrize("is_blocked", [False, pytest.param(True, marks=compiled)])
+def test_large_convolutions_are_ranked_by_gradients_in_half_precision(options, is_blocked, monkeypatch):
+    """The error of a sum of products that are rounded to 8 bits: a hundredth of its size at most."""
+    monkeypatch.setattr(growth, "MANY", 0)
+    torch.manual_seed(0)
+    conv = nn.Conv2d(64, 64, 3, **options)
+    x = torch.randn(37, 64, 9, 8)
+    y = conv(x)
+    grad = torch.randn_like(y)
+    (expected,) = torch.autograd.grad(y, conv.weight, grad)
+    given = [Activation.of(blocked(t) if is_blocked else t) for t in (x, grad)]
+    use = growth.Use.of(conv, *given)
+    assert use.half
+    found = torch.cat([piece for _, piece in growth.gradient_pieces([use], conv.weight.shape, torch.float32)])
+    assert found.dtype == torch.float32
+    assert (found.view_as(expected) - expected).square().mean().sqrt() < 0.01 * expected.square().mean().sqrt()
+    monkeypatch.setattr(growth, "MANY", 2**40)
+    assert not growth.Use.of(conv, *given).half
 
 
 def test_blocked_activations_give_the_same_places_as_dense_ones(monkeypatch):

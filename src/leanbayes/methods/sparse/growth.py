@@ -6,6 +6,8 @@ as at an active one, also under local reparameterisation, since an inactive weig
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,10 +20,16 @@ from torch.nn.grad import conv1d_weight, conv2d_weight, conv3d_weight
 from ...kernels.blocked import Blocked, Cell
 from ...layers.contract import option
 
-PIECE = 2**20
+PIECE = 2**22
 """The most values of a dense gradient that are in memory at once."""
 SMALL = 64
 """The most output positions for which matrix products are faster than a convolution's own gradient."""
+MANY = 2**27
+"""Multiplications from which on a gradient is computed in bfloat16 where that is faster: it is only ranked."""
+WIDE = 32
+"""The fewest channels with which that is done."""
+STRIDE = 61
+"""Every so many scores are looked at to guess how high those of the best places are."""
 _CONVOLUTIONS = (conv1d_weight, conv2d_weight, conv3d_weight)
 
 
@@ -41,6 +49,13 @@ class Activation:
         """The tensor, detached."""
         return self.values if self.shape is None else Cell(self.values, self.shape[0]).plain(torch.Size(self.shape))
 
+    def half(self) -> Tensor:
+        """The tensor in bfloat16, detached, an image in channels-last order."""
+        if self.shape is None or len(self.shape) != 4:
+            return self.plain().bfloat16()
+        images = self.values.bfloat16().permute(0, 3, 1, 2).flatten(0, 1)[: self.shape[0]]
+        return images.view(len(images), *self.shape[2:], -1).permute(0, 3, 1, 2)
+
     def batch_last(self) -> Tensor:
         """(channels, *size, batch) of a blocked tensor, detached."""
         assert self.shape is not None
@@ -53,16 +68,20 @@ class Use:
     """One use of a weight in a pass: the layer's options, its input and the gradient at its output.
 
     plain: whether these are (batch, channels, *size); else they are (channels, *size, batch).
+    half: whether they are in bfloat16 to be faster.
     """
 
     shell: nn.Module
     x: Tensor
     grad: Tensor
     plain: bool = True
+    half: bool = False
 
     @classmethod
     def of(cls, shell: nn.Module, x: Activation, grad: Activation) -> Use:
-        """The use, in the layout in which its gradient is computed fastest."""
+        """The use, in the layout and the precision in which its gradient is computed fastest."""
+        if _half_is_enough(shell, x, grad):
+            return cls(shell, x.half(), grad.half(), half=True)
         if not isinstance(shell, nn.Conv2d) or grad.shape is None or x.shape is None or shell.groups > 1:
             return cls(shell, x.plain(), grad.plain())
         if grad.values.shape[1] > SMALL:
@@ -78,13 +97,31 @@ class Whole:
     grad: Tensor
 
 
+def _half_is_enough(shell: Any, x: Activation, grad: Activation) -> bool:
+    """Whether the gradient of a Conv2d takes long, and the processor has instructions for bfloat16."""
+    if not isinstance(shell, nn.Conv2d) or not x.values.is_cpu or x.values.dtype != torch.float32:
+        return False
+    given, found = x.shape or x.values.shape, grad.shape or grad.values.shape
+    if len(given) != 4 or min(given[1], found[1]) < WIDE * shell.groups or shell.padding_mode != "zeros":
+        return False
+    multiplied = math.prod(found) * given[1] // shell.groups * math.prod(shell.kernel_size)
+    return multiplied >= MANY and bfloat16_is_fast()
+
+
+@functools.cache
+def bfloat16_is_fast() -> bool:
+    """Whether torch's convolutions in bfloat16 run on instructions for it."""
+    asked = option(torch.ops.mkldnn, "_is_mkldnn_bf16_supported") if torch.backends.mkldnn.is_available() else None
+    return asked is not None and bool(asked()) and torch.cpu._is_avx512_bf16_supported()
+
+
 def gradient_pieces(uses: Sequence[Use | Whole], shape: torch.Size, dtype: torch.dtype) -> Iterator[tuple[int, Tensor]]:
     """dL/dw of a weight in flat pieces, summed over its uses: (first place, values)."""
     ready = [(use, *_laid_out(use, dtype)) for use in uses if isinstance(use, Use)]
     whole = [use.grad.to(dtype) for use in uses if isinstance(use, Whole)]
     row = shape[1:].numel()
     for start, stop in _rows(shape[0], row, option(uses[0].shell, "groups") or 1):
-        pieces = [_gradient(use, x, grad, shape, start, stop) for use, x, grad in ready]
+        pieces = [_gradient(use, x, grad, shape, start, stop).to(dtype) for use, x, grad in ready]
         piece = sum(pieces + [grad[start:stop] for grad in whole])
         assert isinstance(piece, Tensor)
         yield start * row, piece.reshape(-1)
@@ -110,9 +147,9 @@ def best_places(
         own = own if best is not None else scores.new_zeros(len(index))
         own[inside] = scores[at]
         scores = scores.index_fill(0, at, -1.0)
-        top = scores.topk(min(count, len(scores) - len(at)))
-        found = top.indices + start
-        best = top.values if best is None else torch.cat([best, top.values])
+        values, found = _highest(scores, min(count, len(scores) - len(at)))
+        found = found + start
+        best = values if best is None else torch.cat([best, values])
         places = found if places is None else torch.cat([places, found])
         if len(best) > count:
             best, order = best.topk(count)
@@ -121,6 +158,20 @@ def best_places(
     assert places is not None
     order = best.argsort(descending=True, stable=True)
     return (best[order], places[order]), own
+
+
+def _highest(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The highest scores and their places, as `torch.topk` finds them, sooner where they are few of many."""
+    some = scores[::STRIDE]
+    likely = 1.2 * count / STRIDE + 8
+    if likely < len(some) / 8:
+        high = scores >= some.kthvalue(len(some) - int(likely)).values
+        places = high.nonzero().flatten()
+        if len(places) >= count:
+            top = scores[places].topk(count)
+            return top.values, places[top.indices]
+    top = scores.topk(count)
+    return top.values, top.indices
 
 
 def _rows(outputs: int, row: int, groups: int) -> Iterator[tuple[int, int]]:
@@ -139,6 +190,8 @@ def _rows(outputs: int, row: int, groups: int) -> Iterator[tuple[int, int]]:
 def _laid_out(use: Use, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Input and output gradient in the weight's precision, with padding that a convolution's gradient does not do."""
     shell: Any = use.shell
+    if use.half:
+        dtype = torch.bfloat16
     x, grad = use.x.to(dtype), use.grad.to(dtype)
     if not use.plain:
         return x, grad
