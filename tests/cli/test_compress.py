@@ -43,6 +43,8 @@ def test_pruned_channels(folder, run_json, tmp_path):
     [
         (("--widths", "0.25", "1.0", "--accuracy", "1.0"), "accuracy of at most"),
         (("--max-loss", "0.1"), "several --widths"),
+        (("--widths", "0.5", "--cheapest", "milliseconds"), "several --widths"),
+        (("--widths", "0.5", "1.0", "--cheapest", "milliseconds", "--macs", "1"), "cheapest: expected accuracy"),
         (("--channels",), "--prune SHARE"),
         (("--widths", "0.5", "1.0", "--macs", "1", "--max-loss", "1"), "one wish"),
     ],

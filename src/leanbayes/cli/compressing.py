@@ -53,7 +53,8 @@ def _smaller(wanted: Compress, model: nn.Module, parts: _Parts) -> tuple[nn.Modu
         options = {"loader": parts("train"), "fold_batchnorm": wanted.fold_batchnorm}
         samples = wanted.samples if wanted.stochastic else None
         cascade = lb.Cascade(pruned, widths=wanted.widths, samples=samples, **options)
-        tuned = cascade.tune(parts("val"), **(wanted.wishes() or {"max_loss": 0.002}), seed=wanted.seed)
+        wishes: dict[str, Any] = wanted.wishes() or {"max_loss": 0.002}
+        tuned = cascade.tune(parts("val"), **wishes, cheapest=wanted.cheapest, seed=wanted.seed)
         if not wanted.json:
             print(tuned)
         return cascade, {**report, "tuned": tuned.to_dict()}
