@@ -2,7 +2,7 @@
 
 import pytest
 
-from leanbayes.cli import DONE, main
+from leanbayes.cli import DONE, USAGE, main
 
 
 @pytest.fixture(scope="module")
@@ -55,3 +55,16 @@ def test_what_cannot_be_done(nested, run, tmp_path, words, said):
     assert code != DONE
     assert said in err
     assert not out.exists()
+
+
+def test_the_model_is_not_overwritten(nested, run):
+    before = nested.read_bytes()
+    code, _, err = run("compress", nested, "--out", nested, "--prune", "0.5")
+    assert (code, nested.read_bytes()) == (USAGE, before)
+    assert "another file than the model's" in err
+
+
+def test_what_was_pruned_is_told(nested, run, tmp_path):
+    code, said, _ = run("compress", nested, "--out", tmp_path / "small.safetensors", "--prune", "0.5")
+    assert code == DONE
+    assert "50.0%" in next(line for line in said.splitlines() if line.startswith("total"))

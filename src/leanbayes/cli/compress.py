@@ -75,6 +75,8 @@ class Compress:
         checks.counts(samples=self.samples, round_to=self.round_to)
         checks.seed(self.seed)
         checks.targets(out=self.out)
+        if self.out.resolve() == self.file.resolve():
+            raise ConfigError(f"--out: expected another file than the model's, received {str(self.out)!r}")
         checks.fractions(prune=self.prune)
         wishes = list(map(option, self.wishes()))
         if len(wishes) > 1:
