@@ -296,6 +296,19 @@ def test_eight_bits() -> None:
     assert f"take {many[0]:.2f} to {many[1]:.2f} times as" in text
 
 
+def test_pruning() -> None:
+    found = {(r["dataset"], r["method"], r["setting"]): r["metrics"] for r in load("results/pruning.cpu.json")["rows"]}
+    data, names = {"LeNet-5": "fashion-mnist", "ResNet-18": "cifar10"}, {"accuracy": 3, "nll": 2, "ece": 3}
+    shown = lambda metrics: ", ".join(spread(metrics[name], digits) for name, digits in names.items())  # noqa: E731
+    table = rows("docs/deploy/compress.md", "| network | removed | by")
+    for network, kind, by, *cells, parameters in table:
+        key = (data[network], f"{by.strip('`')}, {kind}")
+        assert cells == [shown(found[*key, share]) for share in (0.25, 0.5, 0.75, 0.9)], (network, kind, by)
+        half = found[*key, 0.5]
+        assert parameters == (spread(half["parameters"], 2) if kind == "channels" else ""), (network, kind, by)
+    assert len(table) == len({key[:2] for key in found})
+
+
 def test_students() -> None:
     found = by_method("results/student.cpu.json")
     names = {"accuracy": 4, "nll": 3, "ece": 3, "AUROC, entropy": 3}
