@@ -325,13 +325,36 @@ def test_eight_bits() -> None:
     assert f"take {many[0]:.2f} to {many[1]:.2f} times as" in text
 
 
+def test_pruning() -> None:
+    found = {(r["dataset"], r["method"], r["setting"]): r["metrics"] for r in load("results/pruning.cpu.json")["rows"]}
+    data, names = {"LeNet-5": "fashion-mnist", "ResNet-18": "cifar10"}, {"accuracy": 3, "nll": 2, "ece": 3}
+    shown = lambda metrics: ", ".join(spread(metrics[name], digits) for name, digits in names.items())  # noqa: E731
+    table = rows("docs/deploy/compress.md", "| network | removed | by")
+    for network, kind, by, *cells, parameters in table:
+        key = (data[network], f"{by.strip('`')}, {kind}")
+        assert cells == [shown(found[*key, share]) for share in (0.25, 0.5, 0.75, 0.9)], (network, kind, by)
+        half = found[*key, 0.5]
+        assert parameters == (spread(half["parameters"], 2) if kind == "channels" else ""), (network, kind, by)
+    assert len(table) == len({key[:2] for key in found})
+    text = " ".join((ROOT / "docs/deploy/compress.md").read_text(encoding="utf-8").split())
+    lenet, resnet = (shown(found[dataset, "snr, weights", 0.0]) for dataset in data.values())
+    assert f"LeNet-5 has {lenet} (accuracy, NLL, ECE)" in text
+    assert f"has {resnet} on CIFAR-10" in text
+
+
 def test_students() -> None:
-    found = by_method("results/student.cpu.json")
-    names = {"accuracy": 4, "nll": 3, "ece": 3, "AUROC, entropy": 3}
-    table = rows("docs/deploy/distill.md", "| | accuracy | NLL")
-    assert {row[0] for row in table} == found.keys()
-    for method, *cells in table:
-        assert cells[: len(names)] == [spread(found[method][name], digits) for name, digits in names.items()], method
+    every = load("results/student.cpu.json")["rows"]
+    found = {(row["dataset"], row["method"]): row["metrics"] for row in every if row["metrics"]}
+    names = {"accuracy": 4, "nll": 3, "ece": 3, "AUROC, entropy": 3, "AUROC, mutual information": 3}
+    table = rows("docs/deploy/distill.md", "| data | | accuracy | NLL")
+    shown = {(data.lower().replace("cifar-10", "cifar10"), method): cells for data, method, *cells in table}
+    assert shown == {
+        key: [
+            *(spread(metrics[name], digits) if name in metrics else "" for name, digits in names.items()),
+            *(f"{metrics[name]['mean']:,.0f}" for name in ("passes", "parameters")),
+        ]
+        for key, metrics in found.items()
+    }
 
 
 def test_cascades() -> None:

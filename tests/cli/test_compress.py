@@ -2,7 +2,7 @@
 
 import pytest
 
-from leanbayes.cli import DONE, main
+from leanbayes.cli import DONE, USAGE, main
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +43,8 @@ def test_pruned_channels(folder, run_json, tmp_path):
     [
         (("--widths", "0.25", "1.0", "--accuracy", "1.0"), "accuracy of at most"),
         (("--max-loss", "0.1"), "several --widths"),
+        (("--widths", "0.5", "--cheapest", "milliseconds"), "several --widths"),
+        (("--widths", "0.5", "1.0", "--cheapest", "milliseconds", "--macs", "1"), "cheapest: expected accuracy"),
         (("--channels",), "--prune SHARE"),
         (("--widths", "0.5", "1.0", "--macs", "1", "--max-loss", "1"), "one wish"),
     ],
@@ -53,3 +55,16 @@ def test_what_cannot_be_done(nested, run, tmp_path, words, said):
     assert code != DONE
     assert said in err
     assert not out.exists()
+
+
+def test_the_model_is_not_overwritten(nested, run):
+    before = nested.read_bytes()
+    code, _, err = run("compress", nested, "--out", nested, "--prune", "0.5")
+    assert (code, nested.read_bytes()) == (USAGE, before)
+    assert "another file than the model's" in err
+
+
+def test_what_was_pruned_is_told(nested, run, tmp_path):
+    code, said, _ = run("compress", nested, "--out", tmp_path / "small.safetensors", "--prune", "0.5")
+    assert code == DONE
+    assert "50.0%" in next(line for line in said.splitlines() if line.startswith("total"))

@@ -49,6 +49,7 @@ def test_another_network_is_taught(teacher, tmp_path, run_json):
         (("--width", "2"), "width: expected"),
         (("--samples", "0"), "--samples: expected a whole number of at least 1"),
         (("--loss", "mse"), "mse"),
+        (("--temperature", "2"), "temperature: expected loss='kd' beside it"),
         (("--data", "not-digits/letters"), "not-digits/letters: expected parts= of test, which it has"),
     ],
 )

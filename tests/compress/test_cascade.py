@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import leanbayes as lb
+from leanbayes.compress import thresholds
 from leanbayes.compress.thresholds import routes
 from leanbayes.errors import ArtifactError, ConfigError, ConversionError, EvaluationError, LeanBayesError
 
@@ -75,6 +76,14 @@ class TestWidths:
         single = torch.cat([cascade(one) for one in x[:20].split(1)])
         torch.testing.assert_close(single.exp(), pred.probs[:20], rtol=1e-5, atol=1e-6)
 
+    @pytest.mark.parametrize("score", ["entropy", "margin"])
+    def test_one_datum_and_many_are_answered_alike(self, nested, digits, score):
+        cascade = cascade_of(nested, digits, thresholds=(0.3, 0.2))
+        cascade.score, x = score, digits["val"][0][:40]
+        assert len(lb.predict(cascade, x).stages.unique()) > 1
+        single = torch.cat([cascade(one) for one in x.split(1)])
+        torch.testing.assert_close(single, cascade(x), rtol=1e-5, atol=1e-5)
+
     def test_thresholds_at_the_ends_leave_stages_out(self, nested, digits):
         cascade = cascade_of(nested, digits, thresholds=(-INF, INF))
         pred = lb.predict(cascade, digits["val"][0][:5])
@@ -121,6 +130,14 @@ class TestTune:
         cascade.tune(digits["val"], milliseconds=0.75 * (few[0] + few[1]))  # one stage alone, whichever is fast enough
         assert len(cascade.asked()) == 1
 
+    def test_the_cheapest_in_time_is_not_the_cheapest_in_macs(self, cascade, digits, monkeypatch):
+        assert cascade.tune(digits["val"], max_loss=0.03).shares[0] > 0
+        monkeypatch.setattr(thresholds, "_times", lambda cascade, example: [9.0, 1.0, 10.0])
+        found = cascade.tune(digits["val"], max_loss=0.03, cheapest="milliseconds")
+        assert found.thresholds[0] == -INF  # for its time the narrow stage answers too few
+        assert found.milliseconds == (9.0, 1.0, 10.0)
+        assert found.stage_macs[1] == cascade.stage_macs[1]  # costs are told in MACs all the same
+
     @pytest.mark.parametrize("score", ["entropy", "margin"])
     def test_other_scores(self, cascade, digits, score):
         cascade.score = score
@@ -137,6 +154,8 @@ class TestTune:
             ({"milliseconds": 1e-6}, "the fastest stage takes"),
             ({}, "one of accuracy, max_loss"),
             ({"accuracy": 0.5, "macs": 0.5}, "received accuracy, macs"),
+            ({"macs": 0.5, "cheapest": "milliseconds"}, "cheapest: expected accuracy or max_loss"),
+            ({"accuracy": 0.5, "cheapest": "time"}, "cheapest: expected"),
         ],
     )
     def test_what_cannot_be_had_is_said_and_changes_nothing(self, cascade, digits, wish, says):
@@ -153,9 +172,9 @@ class TestTune:
     def test_the_search_agrees_with_brute_force(self):
         torch.manual_seed(0)
         scores, correct, costs = torch.rand(2, 30), (torch.rand(1, 3, 30) < 0.7).float(), torch.tensor([1.0, 3.0, 9.0])
-        thresholds, spent, means = routes(scores, correct, costs)
-        for row in torch.randperm(len(thresholds))[:50].tolist():
-            (first, second), right, paid = thresholds[row].tolist(), 0.0, 0.0
+        tried, spent, means = routes(scores, correct, costs)
+        for row in torch.randperm(len(tried))[:50].tolist():
+            (first, second), right, paid = tried[row].tolist(), 0.0, 0.0
             for n in range(30):
                 cost = 0.0
                 for k, limit in ((0, first), (1, second), (2, INF)):

@@ -27,6 +27,7 @@ class Compress:
         widths: of a nested network: one to cut it to, or several for a cascade, cheapest first.
         max_loss: the accuracy that the cascade may lose to its last stage (by default 0.002), on the validation part.
         accuracy: tune the cascade for this accuracy instead.
+        cheapest: what max_loss and accuracy spend least of: MACs, or the time of one datum on this machine.
         macs: tune it for this budget of multiply-adds a datum on average; up to 1 a share of the last stage's.
         milliseconds: tune it so that no datum takes longer.
         stochastic: the smaller network stays Bayesian; otherwise it is the one at the means.
@@ -47,6 +48,7 @@ class Compress:
     widths: tuple[float, ...] = ()
     max_loss: float | None = None
     accuracy: float | None = None
+    cheapest: Literal["macs", "milliseconds"] = "macs"
     macs: float | None = None
     milliseconds: float | None = None
     stochastic: bool = False
@@ -73,11 +75,15 @@ class Compress:
         checks.counts(samples=self.samples, round_to=self.round_to)
         checks.seed(self.seed)
         checks.targets(out=self.out)
+        if self.out.resolve() == self.file.resolve():
+            raise ConfigError(f"--out: expected another file than the model's, received {str(self.out)!r}")
         checks.fractions(prune=self.prune)
         wishes = list(map(option, self.wishes()))
         if len(wishes) > 1:
             raise ConfigError(f"{wishes[1]}: expected one wish, received {len(wishes)}; drop the others")
         if wishes and len(self.widths) < 2:
             raise ConfigError(f"{wishes[0]}: expected several --widths beside it, for a cascade")
+        if self.cheapest != "macs" and len(self.widths) < 2:
+            raise ConfigError("--cheapest: expected several --widths beside it, for a cascade")
         if (self.channels or self.round_to > 1) and self.prune is None:
             raise ConfigError("--channels, --round-to: expected --prune SHARE beside them, received none")

@@ -48,12 +48,16 @@ def _smaller(wanted: Compress, model: nn.Module, parts: _Parts) -> tuple[nn.Modu
         options: dict[str, Any] = {"loader": parts.few("train", 512)} if wanted.by == "kappa" else {}
         if wanted.channels:
             options |= {"channels": True, "round_to": wanted.round_to, "example_input": example}
-        report["pruned"] = lb.prune_(pruned, fraction=wanted.prune, by=wanted.by, **options).to_dict()
+        left = lb.prune_(pruned, fraction=wanted.prune, by=wanted.by, **options)
+        report["pruned"] = left.to_dict()
+        if not wanted.json:
+            print(left)
     if len(wanted.widths) > 1:
         options = {"loader": parts("train"), "fold_batchnorm": wanted.fold_batchnorm}
         samples = wanted.samples if wanted.stochastic else None
         cascade = lb.Cascade(pruned, widths=wanted.widths, samples=samples, **options)
-        tuned = cascade.tune(parts("val"), **(wanted.wishes() or {"max_loss": 0.002}), seed=wanted.seed)
+        wishes: dict[str, Any] = wanted.wishes() or {"max_loss": 0.002}
+        tuned = cascade.tune(parts("val"), **wishes, cheapest=wanted.cheapest, seed=wanted.seed)
         if not wanted.json:
             print(tuned)
         return cascade, {**report, "tuned": tuned.to_dict()}

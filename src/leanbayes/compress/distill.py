@@ -106,6 +106,8 @@ def distill(
         checks.number("mean_weight", mean_weight, at_least=0),
         checks.number("label_weight", label_weight, at_least=0),
     )
+    if temperature != 1 and loss != "kd":
+        raise ConfigError(f"temperature: expected loss='kd' beside it, received {loss!r}; leave it out")
     if last_layer is not None:
         checks.instance("last_layer", last_layer, Method, "a method such as lb.MeanField()")
     for name in {"train_loader", "model"} & options.keys():

@@ -70,6 +70,7 @@ def tuned(
     held_out: Any,
     seed: int,
     confidence: float,
+    by_time: bool,
     *,
     accuracy: float | None,
     max_loss: float | None,
@@ -91,6 +92,8 @@ def tuned(
     if name in ("accuracy", "max_loss"):
         wish = checks.probability(name, value)
     confidence = checks.number("confidence", confidence, above=0, below=1)
+    if by_time and name not in ("accuracy", "max_loss"):
+        raise ConfigError(f"cheapest: expected accuracy or max_loss beside it, received {name}; leave it out")
     scores, correct, counts, example = _asked(cascade, held_out, checks.seed(seed))
     each = cascade.count_macs(example)
     goes_on = [*(a is b for a, b in itertools.pairwise(cascade.stages)), False]  # with the samples that it has
@@ -100,14 +103,17 @@ def tuned(
     early = torch.ones_like(correct)
     early[-1] = 0
     values = torch.stack([correct, (correct - correct[-1]).square(), early])
-    thresholds, spent, means = routes(scores, values, costs, [k for k, same in enumerate(goes_on) if same])
+    times = _times(cascade, example) if by_time or name == "milliseconds" else []
+    weighed = costs
+    if by_time:
+        weighed = torch.tensor([ms * new / whole for ms, new, whole in zip(times, fresh, counts, strict=True)])
+    thresholds, spent, means = routes(scores, values, weighed, [k for k, same in enumerate(goes_on) if same])
     right = means[0]
     last, z = float(correct[-1].mean()), statistics.NormalDist().inv_cdf(confidence)
     # of the difference to the last stage; no difference seen in N data is not none
     differ = means[1] + (means[2] > 0) / correct.shape[1]
     spread = right * (1 - right) if name == "accuracy" else differ
     sure = right - z * (spread / correct.shape[1]).sqrt() if name in ("accuracy", "max_loss") else right
-    times = _times(cascade, example) if name == "milliseconds" else []
     best = _best(name, wish, thresholds, sure, spent, last, alone, times)
     cascade.set_thresholds(thresholds[best].tolist())
     return _report(cascade, scores, correct, costs, alone, times)

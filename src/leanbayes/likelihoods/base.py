@@ -33,6 +33,11 @@ class Likelihood(nn.Module):
         """Class probabilities."""
         raise PredictionError(f"probs: expected a task with classes, received {self.task}; see mean_and_noise")
 
+    def log_probs(self, outputs: Tensor) -> Tensor:
+        """The logarithms of the class probabilities."""
+        found = self.probs(outputs)
+        return found.clamp_min(torch.finfo(found.dtype).tiny).log()
+
     def spread(self, outputs: Tensor) -> tuple[Tensor, Tensor] | None:
         """Expected entropy and variance of the class probabilities, if an output is a distribution over them."""
         return None

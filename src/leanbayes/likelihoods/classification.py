@@ -44,6 +44,9 @@ class Categorical(Likelihood):
         """The softmax of `logits`."""
         return self.logits(outputs).softmax(self.class_dim)
 
+    def log_probs(self, outputs: Tensor) -> Tensor:
+        return self.logits(outputs).log_softmax(self.class_dim)
+
     def to_dict(self) -> dict[str, Any]:
         scaled = {} if self.temperature == 1 else {"temperature": self.temperature}
         return {"kind": type(self).__name__, "version": 1, **self._fields(), **scaled}

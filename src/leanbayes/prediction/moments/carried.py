@@ -59,7 +59,7 @@ class Carried(Tensor):
         kwargs = kwargs or {}
         name, in_place = _named(func, kwargs)
         if name in _ABOUT:
-            return func(*tree_map(_like, args), **kwargs)
+            return func(*map(_like, args), **kwargs)
         carried = list(carried_in((args, kwargs)))
         walk = carried[0].walk
         if (in_place and not isinstance(args[0], Carried)) or isinstance(kwargs.get("out"), Tensor):

@@ -5,13 +5,15 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor, nn
 
-from ... import batches, checks
+from ... import batches, checks, sampling
 from ...errors import LeanBayesWarning, PredictionError
 from ..engine import LOOP_ROWS, Engine
+from ..own_noise import OwnNoise
 from . import arithmetic, elementwise, layers, layout, linear, norms, pooling  # noqa: F401  (they register rules)
 from .law import Draws
 from .outputs import drawn
@@ -37,8 +39,13 @@ class OnePass:
 
     def __post_init__(self) -> None:
         self.rows = self.chunk or LOOP_ROWS
-        self.sampler = Engine(self.model, self.samples, self.seed, self.chunk)
-        self.carries = bool(self.sampler.sites)
+        self.own = OwnNoise(self.model)
+        self.carries = sampling.is_random(self.model)
+
+    @cached_property
+    def sampler(self) -> Engine:
+        """Samples the model where it has to be; to prepare it takes a tenth of a pass of a small network."""
+        return Engine(self.model, self.samples, self.seed, self.chunk)
 
     def numbered(self, inputs: Any) -> Iterator[tuple[Any, Iterator[tuple[list[int], Tensor]]]]:
         """Pieces of the inputs, each with groups of outputs (draws, data, ...) and their numbers."""
@@ -63,15 +70,14 @@ class OnePass:
         """Outputs (draws, data, ...); None where the model has to be sampled from the start."""
         if not self.carries:
             return None
-        own = self.sampler.own
-        own.reseed(self.seed, 0)
-        before = own.states()
+        self.own.reseed(self.seed, 0)
+        before = self.own.states()
         walk = Walk(self.model, self.samples, self.seed, self._noise)
         try:
             law = walk(block)
             if isinstance(law, Tensor):
                 raise NotCarried("its output does not depend on its random layers")
-            if not walk.reasons and own.drawn_since(before):
+            if not walk.reasons and self.own.drawn_since(before):
                 raise NotCarried("it draws random numbers of its own")
         except TooLarge:
             raise
