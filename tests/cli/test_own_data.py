@@ -10,6 +10,7 @@ from torch import nn
 
 import leanbayes as lb
 from leanbayes.cli import DONE, USAGE
+from leanbayes.training.arguments import default_kl_weight
 
 QUICK = ["--epochs", "30", "--lr", "0.02", "--batch-size", "32", "--model", "mlp"]
 
@@ -215,3 +216,14 @@ def test_a_run_on_own_data_is_resumed(run_json):
     ]
     first, second = (run_json("train", *options) for _ in range(2))
     assert first["last"]["loss"] == second["last"]["loss"]
+
+
+def test_the_weight_of_the_kl_is_that_of_fit(run_json):
+    """168 data and 17,000 weights: the KL would outweigh the data at 1; a warm-up ends at the same weight."""
+    options = ["--data", "arrays.npz", "--model", "mlp", "--epochs", "2", "--batch-size", "64", "--out", "k"]
+    weight = run_json("train", *options)["last"]["kl_weight"]
+    model = lb.load("k")
+    assert weight == pytest.approx(default_kl_weight(model, 168), rel=1e-4)
+    assert weight < 0.01
+    assert 0 < run_json("train", *options, "--warmup", "6")["kl_weight"] < weight
+    assert run_json("train", *options, "--kl-weight", "0.5")["kl_weight"] == 0.5

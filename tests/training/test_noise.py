@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset, WeightedRandomSampler
 
 import leanbayes as lb
+from leanbayes.convert.record import conversions
 from leanbayes.errors import ConfigError, DataError
 from leanbayes.methods.ensemble.layer import layers as ensemble_layers
 from leanbayes.training import data as feeds
@@ -269,6 +270,25 @@ def test_a_resumed_regression_has_the_noise_of_its_start(tmp_path):
         runs.append(model)
     assert same(state(runs[0]), state(runs[2]))
     assert runs[0][2].method == runs[2][2].method
+
+
+def test_a_model_whose_noise_was_tuned_resumes_from_where_it_began(tmp_path):
+    """The same cell run again: the model has other weights, and another rate, than the run began with."""
+    for task, make in (("regression", line), ("classification", None)):
+        runs = []
+        for repeated in (False, True):
+            model, (x, y) = make() if make else (network(), problem())
+            lb.bayesianize_(model, lb.Dropout(0.05))
+            scale_noise_(model, 3.0)  # a run that does not begin at the rate of the method
+            own = {"checkpoint": tmp_path / f"{task}{repeated}", "resume": True, "task": task}
+            options = {"val": (x[100:], y[100:]), "batch_size": 20, "progress": False, **own}
+            if repeated:
+                lb.fit(model, (x[:100], y[:100]), epochs=1, **options)
+                scale_noise_(model, 5.0)
+            lb.fit(model, (x[:100], y[:100]), epochs=3, **options)
+            runs.append(model)
+        assert same(state(runs[0]), state(runs[1]))
+        assert conversions(runs[0]) == conversions(runs[1])
 
 
 def test_a_resumed_run_ends_with_the_same_noise(tmp_path):

@@ -44,7 +44,7 @@ class Train:
         lr: learning rate of Adam.
         batch_size: data a batch.
         accumulate: batches a step of the optimizer, where memory holds no larger ones.
-        kl_weight: of the KL term; below 1 is a tempered posterior.
+        kl_weight: of the KL term; by default that of fit: 1, or less for little data, a tempered posterior.
         warmup: steps over which the KL weight rises from 0.
         coverage: of conformal prediction sets or intervals, for example 0.9: half of the validation data find the
             thresholds, which predict and evaluate then use.
@@ -76,7 +76,7 @@ class Train:
     lr: Anywhere[float] = 1e-3
     batch_size: Anywhere[int] = 128
     accumulate: Anywhere[int] = 1
-    kl_weight: Anywhere[float] = 1.0
+    kl_weight: Anywhere[float | None] = None
     warmup: Anywhere[int] = 0
     noise: Anywhere[Literal["fixed", "learned", "heteroscedastic"]] = "learned"
     coverage: Anywhere[float | None] = None
@@ -133,7 +133,7 @@ class Train:
             epochs=self.epochs or max(20, math.ceil(1000 / len(parts["train"]))),
             lr=self.lr,
             accumulate=self.accumulate,
-            kl_weight=lb.warmup(0, self.kl_weight, steps=self.warmup) if self.warmup else self.kl_weight,
+            kl_weight=self._kl_weight(model, parts["train"]),
             seed=self.seed,
             checkpoint=self.checkpoint,
             resume=self.checkpoint is not None,
@@ -177,6 +177,17 @@ class Train:
         kept, held = hold_out(labels, 0.5, self.seed % 2**32)
         first, second = (Subset(whole, index.tolist()) for index in (kept, held))
         return DataLoader(first, 256, collate_fn=collate), DataLoader(second, 256, collate_fn=collate)
+
+    def _kl_weight(self, model: Any, train: Any) -> Any:
+        """The weight of the KL for `fit`: None for its default, or a schedule with --warmup."""
+        from ..training.arguments import default_kl_weight
+        from ..training.data import count
+        from ..training.schedules import warmup
+
+        if not self.warmup:
+            return self.kl_weight
+        end = default_kl_weight(model, count(train)) if self.kl_weight is None else self.kl_weight
+        return warmup(0, end, steps=self.warmup)
 
     def go_on(self) -> str:
         """What to do after an interruption."""

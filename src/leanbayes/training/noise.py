@@ -16,6 +16,7 @@ from .. import batches, checks, sampling
 from ..batches import accept
 from ..convert import record
 from ..errors import ConfigError
+from ..layers.contract import BayesianLayer
 from ..likelihoods import Likelihood, Regression, likelihood as as_likelihood
 from . import data as feeds, rng
 from .noise_trials import STATISTICS, STEP, Trials, Tuning, learns_noise, put_back, scaled
@@ -160,6 +161,23 @@ class Limits:
             self.factors.append(factor)
             self.undo += scaled(model, factor)
         return self
+
+    def at_(self, model: nn.Module, scales: dict[str, float]) -> Limits:
+        """Bring the noise of each layer to a scale, 1 where none is named, whatever the scale that it has."""
+        for name, layer in _layers(model):
+            factor = scales.get(name, 1.0) / layer.noise_scale
+            if factor != 1 and (undo := layer.scale_noise_(factor)) is not None:
+                self.undo.append(undo)
+        return self
+
+
+def noise_scales(model: nn.Module) -> dict[str, float]:
+    """The ``noise_scale`` of the layers of a model by name, where it is not 1."""
+    return {name: layer.noise_scale for name, layer in _layers(model) if layer.noise_scale != 1}
+
+
+def _layers(model: nn.Module) -> Iterator[tuple[str, BayesianLayer]]:
+    return ((name, module) for name, module in model.named_modules() if isinstance(module, BayesianLayer))
 
 
 def limited_(model: nn.Module, likelihood: Likelihood, val: feeds.Feed, *, seed: int) -> Limits:
