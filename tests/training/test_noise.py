@@ -16,7 +16,7 @@ from leanbayes.errors import ConfigError, DataError
 from leanbayes.methods.ensemble.layer import layers as ensemble_layers
 from leanbayes.training import data as feeds
 from leanbayes.training.noise import SHARE, limited_, scale_noise_
-from leanbayes.training.noise_trials import put_back
+from leanbayes.training.noise_trials import Trials, put_back
 
 METHODS = [
     lb.MeanField(),
@@ -124,6 +124,19 @@ def test_noise_grows_where_a_network_is_too_sure_and_shrinks_where_it_doubts_too
     doubtful = converted(lb.MeanField(scale=3.0))
     lb.fit(doubtful, data, epochs=3, lr=0.02, progress=False)
     assert lb.tune_noise_(doubtful, data).factor < 1
+
+
+def test_more_noise_may_not_cost_accuracy():
+    """The NLL likes factor 4 best, where more data are wrong than at 1: 4 of 400 are allowed, or one of few."""
+    for count, wrong, chosen in ((400, 4, 4.0), (400, 5, 2.0), (20, 1, 4.0), (20, 2, 2.0)):
+        trials = Trials(network(), lb.Classification(), lambda: iter(()), lambda data: None)
+        for factor, nll in ((1.0, 0.9), (2.0, 0.8), (4.0, 0.6)):
+            right = torch.ones(count, dtype=torch.float64)
+            right[: wrong if factor == 4 else 0] = 0
+            trials.right.append(right)
+            trials._add(factor, None, torch.full((count,), -nll))
+        assert trials.best().factor == chosen
+        assert trials.best().accuracy == pytest.approx(1 - (wrong / count if chosen == 4 else 0))
 
 
 def test_few_data_change_nothing():

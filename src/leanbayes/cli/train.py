@@ -104,7 +104,7 @@ class Train:
 
         from ..data import loaders
         from ..likelihoods import Regression
-        from .networks import check, describe, make
+        from .networks import check, describe, kl_weight, make
         from .own_data import open_data
 
         reading = ("target", "task", "drop", "missing", "size", "val_fraction", "test_fraction")
@@ -133,7 +133,7 @@ class Train:
             epochs=self.epochs or max(20, math.ceil(1000 / len(parts["train"]))),
             lr=self.lr,
             accumulate=self.accumulate,
-            kl_weight=self._kl_weight(model, parts["train"]),
+            kl_weight=kl_weight(self.kl_weight, self.warmup, model, parts["train"]),
             seed=self.seed,
             checkpoint=self.checkpoint,
             resume=self.checkpoint is not None,
@@ -177,17 +177,6 @@ class Train:
         kept, held = hold_out(labels, 0.5, self.seed % 2**32)
         first, second = (Subset(whole, index.tolist()) for index in (kept, held))
         return DataLoader(first, 256, collate_fn=collate), DataLoader(second, 256, collate_fn=collate)
-
-    def _kl_weight(self, model: Any, train: Any) -> Any:
-        """The weight of the KL for `fit`: None for its default, or a schedule with --warmup."""
-        from ..training.arguments import default_kl_weight
-        from ..training.data import count
-        from ..training.schedules import warmup
-
-        if not self.warmup:
-            return self.kl_weight
-        end = default_kl_weight(model, count(train)) if self.kl_weight is None else self.kl_weight
-        return warmup(0, end, steps=self.warmup)
 
     def go_on(self) -> str:
         """What to do after an interruption."""

@@ -45,7 +45,8 @@ def tune_noise_(
 
     Tries factors on the spread of all random parts of the model (2, 4, 8, 16 or 1/2 to 1/16), up or down while
     the NLL of ``val`` falls, and takes the factor nearest to 1 that is within one standard error of the best (of the
-    paired differences), so that few data change little. The spread is the sigma of Gaussian weights (the square root of
+    paired differences), so that few data change little; a classifier takes none that costs more than 1 % of accuracy on
+    ``val``. The spread is the sigma of Gaussian weights (the square root of
     alpha), the distance of the components of `Patch` and of the plain members of an `Ensemble` from their mean, and
     sqrt(rate / (1 - rate)) of dropout. Means stay the same. If a regression learns the noise of its targets, which
     training data alone make too low, that is tuned for every factor too, also for a plain network.
