@@ -104,7 +104,8 @@ class Trials:
         """The factor nearest to 1 whose NLL is within one standard error, or `MARGIN`, of the best.
 
         Factors that cost accuracy are left out: a network too sure of itself likes more noise than its means can bear.
-        The noise of targets is always that of the held-out data, since that of the training data is too low.
+        The noise of targets is always that of the held-out data, since that of the training data is too low, and one
+        standard error above (std / sqrt(2 n) for n data), since too little noise costs more than as much too much.
         """
         allowed = [i for i in range(self.present, len(self.found)) if not self._costs_accuracy(i)]
         best = min(allowed, key=lambda i: self.found[i].nll)
@@ -157,7 +158,8 @@ class Trials:
         if now is not None:
             by_std = {std: outputs(std) for std in (now * _STDS).tolist()}
             std = max(by_std, key=lambda std: float(by_std[std].mean()))
-            self._add(factor, std, by_std[std])
+            std *= 1 + 1 / (2 * len(by_std[std])) ** 0.5  # a standard error above, since too little costs more
+            self._add(factor, std, outputs(std))
         return self.found[-1]
 
     def _add(self, factor: float, std: float | None, values: Tensor) -> None:
