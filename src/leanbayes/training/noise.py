@@ -49,8 +49,8 @@ def tune_noise_(
     ``val``. The spread is the sigma of Gaussian weights (the square root of
     alpha), the distance of the components of `Patch` and of the plain members of an `Ensemble` from their mean, and
     sqrt(rate / (1 - rate)) of dropout. Means stay the same. If a regression learns the noise of its targets, which
-    training data alone make too low, that is tuned for every factor too, also for a plain network: to one standard error
-    above the best, since few data may say too little.
+    training data alone make too low, that is tuned for every factor too, also for a plain network, to one standard
+    error above the best, since few data may say too little.
 
     `fit` calls this at its end if it has held-out data. The result is in the parameters, the methods of layers and the
     stored task, so that `save` and `extract` keep it.
