@@ -125,6 +125,7 @@ def test_defaults() -> None:
     found = {(row["dataset"], row["method"]): row["metrics"] for row in load("results/defaults.cpu.json")["rows"]}
     page = (ROOT / "docs/methods/defaults.md").read_text(encoding="utf-8")
     missed, seen = dict.fromkeys(found, 0), set()
+    shown_coverage = [key for key, metrics in found.items() if "coverage" in metrics and key[1] != "as it was"]
     for first, tasks in DEFAULTS.items():
         heading = next(line for line in page.splitlines() if line.startswith(first))
         columns = [cell.strip().split(": ") for cell in heading.strip("|").split("|")][1:]
@@ -152,6 +153,8 @@ def test_defaults() -> None:
     limited = {key: metrics["misses"]["mean"] for key, metrics in found.items() if "misses" in metrics}
     assert {key: missed[key] for key in limited} == limited
     assert f"{sum(map(bool, limited.values()))} of {len(limited)} rows miss" in page
+    covered = [found[key]["coverage"]["mean"] for key in shown_coverage]
+    assert f"95 % cover {min(covered):.2f} to {max(covered):.2f}" in page
 
 
 def test_steps() -> None:

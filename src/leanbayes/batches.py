@@ -207,7 +207,7 @@ def accept(
         if isinstance(data, (tuple, list, Mapping)) or _is_array(data):
             data = _tensors(data, _precision(model))
     except (TypeError, ValueError) as problem:  # of numpy: text, objects
-        raise error(f"{name}: expected arrays of numbers ({problem})") from problem
+        raise error(f"{name}: expected arrays of numbers ({problem}); {checks.NAMES}") from problem
     for part in _parts(data) if is_table(data) else ():
         if part.is_meta or part.layout != torch.strided:
             kind = "the meta device" if part.is_meta else f"layout {part.layout}"
@@ -215,11 +215,12 @@ def accept(
     if arguments:
         return data
     if is_table(data):
-        parts = _parts(data)
-        sizes = [len(part) if part.ndim else None for part in parts]
+        sizes = [len(part) if part.ndim else None for part in _parts(data)]
         if None in sizes or len(set(sizes)) > 1:
-            shapes = " and ".join(str(tuple(part.shape)) for part in parts)
+            shapes = " and ".join(str(tuple(part.shape)) for part in _parts(data))
             raise error(f"{name}: expected as many targets as inputs, with a row a datum, received {shapes}")
+    elif checks.holds_numbers(data):
+        raise error(f"{name}: expected arrays or tensors, received numbers in lists; pass np.asarray(x)")
     elif isinstance(data, Mapping) or (isinstance(data, tuple) and any(isinstance(part, Tensor) for part in data)):
         found = ", ".join(type(part).__name__ for part in (data.values() if isinstance(data, Mapping) else data))
         raise error(f"{name}: expected tensors only, received {found or 'none'}; a list holds batches")

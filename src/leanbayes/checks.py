@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 Error = type[LeanBayesError]
 MOST_SAMPLES = 2**20
+NAMES = "number names by np.unique(y, return_inverse=True)[1]"
 
 
 def whole_number(
@@ -187,6 +188,13 @@ def option(name: str) -> str:
 def refuse(name: str, wanted: str, value: Any, error: Error = ConfigError, hint: str = "") -> NoReturn:
     """Raise an error with what was expected, what was received, and a hint."""
     raise error(f"{name}: expected {wanted}, received {short(value)}{f'; {hint}' if hint else ''}") from None
+
+
+def holds_numbers(data: Any) -> bool:
+    """Whether the first leaf of nested lists and tuples is a plain number."""
+    while isinstance(data, (list, tuple)) and data:
+        data = data[0]
+    return isinstance(data, (bool, int, float))
 
 
 def short(value: Any) -> str:

@@ -10,6 +10,7 @@ from torch import nn
 
 import leanbayes as lb
 from leanbayes.cli import DONE, USAGE
+from leanbayes.training.arguments import KL_SHARE
 
 QUICK = ["--epochs", "30", "--lr", "0.02", "--batch-size", "32", "--model", "mlp"]
 
@@ -162,7 +163,8 @@ def test_a_file_without_scaling_is_refused_by_predict(run, run_json, home):
     ("arguments", "message"),
     [
         (["--data", "nothing.csv", "--target", "y"], "does not exist"),
-        (["--data", "cars.csv"], "expected the name of the target column"),
+        (["--data", "pictures"], "--data: pictures is no file or folder here; expected the name of a data set"),
+        (["--data", "cars.csv"], "it has id, age, Farbe, price; pass target=..., in a command --target NAME"),
         (["--data", "cars.csv", "--target", "price"], "column 'id': expected numbers or a few different texts"),
         (["--data", "digits", "--target", "y"], "--target: expected a file or folder of your own"),
         (["--data", "arrays.npz", "--drop", "x"], "drop: expected a table"),
@@ -215,3 +217,12 @@ def test_a_run_on_own_data_is_resumed(run_json):
     ]
     first, second = (run_json("train", *options) for _ in range(2))
     assert first["last"]["loss"] == second["last"]["loss"]
+
+
+def test_the_weight_of_the_kl_is_that_of_fit(run_json):
+    """168 data and 17,000 weights: the KL would outweigh the data at 1; a warm-up ends at the same weight."""
+    options = ["--data", "arrays.npz", "--model", "mlp", "--epochs", "2", "--batch-size", "64", "--out", "k"]
+    weight = run_json("train", *options)["last"]["kl_weight"]
+    assert weight == pytest.approx(KL_SHARE * 168 / (4 * 128 + 129 * 128 + 129 * 2), rel=1e-4)
+    assert 0 < run_json("train", *options, "--warmup", "6")["last"]["kl_weight"] < weight
+    assert run_json("train", *options, "--kl-weight", "0.5")["last"]["kl_weight"] == 0.5

@@ -1,4 +1,5 @@
 import math
+import warnings
 
 import pytest
 import torch
@@ -6,7 +7,7 @@ from torch import nn
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 from leanbayes.convert.apply import bayesianize_
-from leanbayes.errors import ConfigError, DataError
+from leanbayes.errors import ConfigError, DataError, LeanBayesWarning
 from leanbayes.likelihoods import Regression
 from leanbayes.methods import MeanField
 from leanbayes.priors import Normal
@@ -129,3 +130,25 @@ def test_autocast_does_not_reach_the_loss():
         terms = ELBO("classification", 3)(model, outputs, y)
     assert outputs.dtype == torch.bfloat16
     assert terms.loss.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("columns", "last", "said"),
+    [
+        (3, nn.Softmax(1), "leave out the Softmax"),
+        (1, nn.Sigmoid(), "leave out the Sigmoid"),
+        (3, nn.LogSoftmax(1), None),
+        (2, nn.ReLU(), None),
+        (1, nn.Softplus(), None),
+    ],
+)
+def test_probabilities_in_place_of_logits_are_said_at_the_first_step(columns, last, said):
+    torch.manual_seed(0)
+    model, y = nn.Sequential(nn.Linear(4, columns), last), torch.zeros(8, dtype=torch.long)
+    elbo = ELBO("classification", num_data=8)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for _ in range(2):
+            elbo(model, model(torch.randn(8, 4)), y)
+    assert [w.category for w in caught] == [LeanBayesWarning] * (said is not None)
+    assert said is None or said in str(caught[0].message)

@@ -192,5 +192,8 @@ def test_batches_that_a_model_cannot_take_are_explained():
             progress=False,
         )  # fmt: skip
     words = np.array(["a", "b"]), np.zeros(2, dtype=int)
-    with pytest.raises(LeanBayesError, match="train_loader: expected arrays of numbers"):
+    with pytest.raises(LeanBayesError, match=r"train_loader: expected arrays of numbers .*np.unique"):
         lb.fit(model, words, epochs=1, task="classification", progress=False)
+    for lists in (([[0.5, 1.0]], [1]), [[0.5, 1.0]]):
+        with pytest.raises(LeanBayesError, match=r"received numbers in lists; pass np.asarray\(x\)"):
+            lb.fit(model, lists, epochs=1, task="classification", progress=False)

@@ -20,6 +20,9 @@ from .. import batches, feed, models
 from ..data import DataSet
 from ..errors import ConfigError
 from ..models.for_data import fitting
+from ..training.arguments import default_kl_weight
+from ..training.data import count
+from ..training.schedules import warmup
 
 
 def describe(name: str, data: DataSet, outputs: int | None = None, options: str = "") -> dict[str, Any]:
@@ -105,6 +108,13 @@ def network_of(path: str) -> nn.Module:
     if not isinstance(model, nn.Module):
         raise ConfigError(f"model: expected {path} to return an nn.Module, received {type(model).__name__}")
     return model
+
+
+def kl_weight(given: float | None, steps: int, model: nn.Module, train: Any) -> Any:
+    """The weight of the KL for `fit`: None for its default, or a schedule that rises to it in so many steps."""
+    if not steps:
+        return given
+    return warmup(0, default_kl_weight(model, count(train)) if given is None else given, steps=steps)
 
 
 def imported(path: str, option: str, wanted: str, ready: type | tuple[()] = ()) -> Any:

@@ -10,6 +10,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 
 from .. import batches, checks, data, feed
+from ..data.catalogue import entry
 from ..data.dataset import PARTS, DataSet, class_names
 from ..data.sources import is_source
 from ..errors import ConfigError, DataError
@@ -24,6 +25,10 @@ def open_data(name: str, *, split: int = 0, **reading: Any) -> DataSet:
         return from_function(name, given.get("task"))
     if is_source(name):
         return data.read(name, **given)
+    try:
+        entry(name)
+    except DataError as error:
+        raise DataError(f"--data: {name} is no file or folder here; {error}") from None
     _refuse(given.keys() - {"val_fraction"}, f"{name} is a published data set (./{name} is a file or folder of yours)")
     return data.load(name, split=split, **given)
 

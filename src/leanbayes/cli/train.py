@@ -44,7 +44,7 @@ class Train:
         lr: learning rate of Adam.
         batch_size: data a batch.
         accumulate: batches a step of the optimizer, where memory holds no larger ones.
-        kl_weight: of the KL term; below 1 is a tempered posterior.
+        kl_weight: of the KL term; by default that of fit: 1, or less for little data, a tempered posterior.
         warmup: steps over which the KL weight rises from 0.
         coverage: of conformal prediction sets or intervals, for example 0.9: half of the validation data find the
             thresholds, which predict and evaluate then use.
@@ -76,7 +76,7 @@ class Train:
     lr: Anywhere[float] = 1e-3
     batch_size: Anywhere[int] = 128
     accumulate: Anywhere[int] = 1
-    kl_weight: Anywhere[float] = 1.0
+    kl_weight: Anywhere[float | None] = None
     warmup: Anywhere[int] = 0
     noise: Anywhere[Literal["fixed", "learned", "heteroscedastic"]] = "learned"
     coverage: Anywhere[float | None] = None
@@ -104,7 +104,7 @@ class Train:
 
         from ..data import loaders
         from ..likelihoods import Regression
-        from .networks import check, describe, make
+        from .networks import check, describe, kl_weight, make
         from .own_data import open_data
 
         reading = ("target", "task", "drop", "missing", "size", "val_fraction", "test_fraction")
@@ -133,7 +133,7 @@ class Train:
             epochs=self.epochs or max(20, math.ceil(1000 / len(parts["train"]))),
             lr=self.lr,
             accumulate=self.accumulate,
-            kl_weight=lb.warmup(0, self.kl_weight, steps=self.warmup) if self.warmup else self.kl_weight,
+            kl_weight=kl_weight(self.kl_weight, self.warmup, model, parts["train"]),
             seed=self.seed,
             checkpoint=self.checkpoint,
             resume=self.checkpoint is not None,

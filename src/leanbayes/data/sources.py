@@ -100,7 +100,8 @@ def floats(inputs: Table | np.ndarray, full_scale: float) -> np.ndarray:
 def _table(path: Path, target: str | None, known: Preparation | None) -> Raw:
     table = read_table(path)
     if target is None and known is None:
-        raise DataError(f"{path}: expected the name of the target column, received none; it has {_shown(table)}")
+        have = f"it has {_shown(table)}; pass target=..., in a command --target NAME"
+        raise DataError(f"{path}: expected the name of the target column, received none; {have}")
     if target not in table.columns:
         if known is None:
             raise DataError(f"{path}: expected a column {target!r} to predict, received {_shown(table)}")

@@ -17,6 +17,7 @@ class BayesianLayer(nn.Module):
 
     shell: a module whose class and options are those of the one that it replaced.
     method: what made it, where `bayesianize_` put it into a model; a part of another layer has none.
+    noise_scale: what `scale_noise_` has multiplied an option of the method by.
     statistics: "component" where a norm layer keeps running statistics for each of several components.
     resting_members: modules inside of it that a pass does not use, as those of an ensemble whose turn it is not.
     gradient_seen, kl_counted: whether a gradient has reached it, and whether its KL was computed; see `kl_watch`.
@@ -25,6 +26,7 @@ class BayesianLayer(nn.Module):
     shell: nn.Module
     method: Method | None = None
     resting_members: list[nn.Module] | tuple[()] = ()
+    noise_scale: float = 1.0
     statistics: str = "shared"
     gradient_seen: bool = False
     kl_counted: bool = False
@@ -45,7 +47,11 @@ class BayesianLayer(nn.Module):
         return {} if held is None else dict(held._modules)  # type: ignore[arg-type]
 
     def scale_noise_(self, factor: float) -> Callable[[], None] | None:
-        """Multiply the spread of random parts besides the posteriors; returns a function that undoes it, or None."""
+        """Multiply the spread of random parts besides the posteriors; returns a function that undoes it, or None.
+
+        A layer whose spread is an option of its method, not a parameter, multiplies ``noise_scale`` too: a run that is
+        resumed brings it to what it was, since checkpoints hold parameters alone.
+        """
         return None
 
     def active_parameters(self) -> int | None:

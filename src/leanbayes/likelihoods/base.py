@@ -29,6 +29,10 @@ class Likelihood(nn.Module):
         """The targets of a training step: those given, or one of several that a datum has."""
         return targets
 
+    def doubt(self, outputs: Tensor) -> str | None:
+        """Why these outputs of training are probably not what the task expects, for a warning; None otherwise."""
+        return None
+
     def probs(self, outputs: Tensor) -> Tensor:
         """Class probabilities."""
         raise PredictionError(f"probs: expected a task with classes, received {self.task}; see mean_and_noise")

@@ -47,6 +47,17 @@ class Categorical(Likelihood):
     def log_probs(self, outputs: Tensor) -> Tensor:
         return self.logits(outputs).log_softmax(self.class_dim)
 
+    def doubt(self, outputs: Tensor) -> str | None:
+        if outputs.shape[self.class_dim] == 1:
+            last = "Sigmoid" if type(outputs.grad_fn).__name__.startswith("SigmoidBackward") else None
+        else:
+            rest = (outputs.detach().sum(self.class_dim) - 1).abs()
+            last = "Softmax" if bool((outputs >= 0).all() & (rest < 1e-3).all()) else None
+        return last and (
+            f"the outputs of the network are probabilities, {self.task} expects logits: leave out the {last} at the "
+            "end, or every answer will be far too unsure"
+        )
+
     def to_dict(self) -> dict[str, Any]:
         scaled = {} if self.temperature == 1 else {"temperature": self.temperature}
         return {"kind": type(self).__name__, "version": 1, **self._fields(), **scaled}

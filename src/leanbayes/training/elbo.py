@@ -120,12 +120,14 @@ class ELBO(nn.Module):
         if training:
             if self.step == 0 and not self.compared:
                 self.compared = True
-                self._compare(nll, kl, weight)
+                self._compare(tensor, nll, kl, weight)
             self.step += 1
         return Terms(loss, nll, kl, weight, 0.0 if unscaled is None else unscaled, latent_kl, latent_weight)
 
-    def _compare(self, nll: Tensor, kl: Tensor, weight: float) -> None:
-        """Warn if the KL counts far more than the data at the first step."""
+    def _compare(self, outputs: Tensor, nll: Tensor, kl: Tensor, weight: float) -> None:
+        """Warn at the first step of outputs that the likelihood doubts, and if the KL counts far more than the data."""
+        if (doubt := self.likelihood.doubt(outputs)) is not None:
+            warnings.warn(doubt, LeanBayesWarning, stacklevel=3)
         share, loss = float(kl.detach()) * weight / self.num_data, float(nll.detach())
         if math.isfinite(share) and share > DWARFS * max(abs(loss), 0.1):
             warnings.warn(

@@ -26,7 +26,7 @@ from .history import History
 from .job import Job
 from .loop import Run
 from .natural_gradient import NaturalGradientSGD
-from .noise import Limits, limited_, tunable, tuned_
+from .noise import Limits, limited_, noise_scales, tunable, tuned_
 from .noise_trials import put_back
 from .processes import Parameters, in_precision
 from .progress import tell
@@ -208,7 +208,7 @@ def fit(
         )
 
     limits = _limits(fabric, job, held_out if tune else None)
-    job.noise_factors = limits.factors
+    job.noise_scales = noise_scales(model)
     try:
         with training():
             result = _launch(fabric, job)
@@ -279,8 +279,8 @@ def _limits(fabric: Fabric, job: Job, val: data.Feed | None) -> Limits:
     all processes raise them.
     """
     try:
-        if (factors := snapshot.noise_factors(job)) is not None:
-            return Limits().apply_(job.model, *factors)
+        if (scales := snapshot.noise_scales(job)) is not None:
+            return Limits().at_(job.model, scales)
         return Limits() if val is None else limited_(job.model, job.elbo.likelihood, val, seed=job.seed)
     except Exception:
         if fabric.world_size == 1:

@@ -20,7 +20,7 @@ class Job:
     """The arguments of `fit`, checked.
 
     of_methods: callbacks that the methods of the model need. own: callbacks of the user.
-    noise_factors: factors that noise was multiplied by before the first step.
+    noise_scales: the ``noise_scale`` of layers at the first step, where it is not 1.
     """
 
     model: nn.Module
@@ -45,7 +45,7 @@ class Job:
     trackers: list[Tracker]
     progress: bool
     parameters: Parameters
-    noise_factors: list[float] = field(default_factory=list)
+    noise_scales: dict[str, float] = field(default_factory=dict)
 
     @property
     def callbacks(self) -> list[Any]:

@@ -16,6 +16,7 @@ from .. import batches, checks, sampling
 from ..batches import accept
 from ..convert import record
 from ..errors import ConfigError
+from ..layers.contract import BayesianLayer
 from ..likelihoods import Likelihood, Regression, likelihood as as_likelihood
 from . import data as feeds, rng
 from .noise_trials import STATISTICS, STEP, Trials, Tuning, learns_noise, put_back, scaled
@@ -44,10 +45,12 @@ def tune_noise_(
 
     Tries factors on the spread of all random parts of the model (2, 4, 8, 16 or 1/2 to 1/16), up or down while
     the NLL of ``val`` falls, and takes the factor nearest to 1 that is within one standard error of the best (of the
-    paired differences), so that few data change little. The spread is the sigma of Gaussian weights (the square root of
+    paired differences), so that few data change little; a classifier takes none that costs more than 1 % of accuracy on
+    ``val``. The spread is the sigma of Gaussian weights (the square root of
     alpha), the distance of the components of `Patch` and of the plain members of an `Ensemble` from their mean, and
     sqrt(rate / (1 - rate)) of dropout. Means stay the same. If a regression learns the noise of its targets, which
-    training data alone make too low, that is tuned for every factor too, also for a plain network.
+    training data alone make too low, that is tuned for every factor too, also for a plain network, to one standard
+    error above the best, since few data may say too little.
 
     `fit` calls this at its end if it has held-out data. The result is in the parameters, the methods of layers and the
     stored task, so that `save` and `extract` keep it.
@@ -160,6 +163,23 @@ class Limits:
             self.factors.append(factor)
             self.undo += scaled(model, factor)
         return self
+
+    def at_(self, model: nn.Module, scales: dict[str, float]) -> Limits:
+        """Bring the noise of each layer to a scale, 1 where none is named, whatever the scale that it has."""
+        for name, layer in _layers(model):
+            factor = scales.get(name, 1.0) / layer.noise_scale
+            if factor != 1 and (undo := layer.scale_noise_(factor)) is not None:
+                self.undo.append(undo)
+        return self
+
+
+def noise_scales(model: nn.Module) -> dict[str, float]:
+    """The ``noise_scale`` of the layers of a model by name, where it is not 1."""
+    return {name: layer.noise_scale for name, layer in _layers(model) if layer.noise_scale != 1}
+
+
+def _layers(model: nn.Module) -> Iterator[tuple[str, BayesianLayer]]:
+    return ((name, module) for name, module in model.named_modules() if isinstance(module, BayesianLayer))
 
 
 def limited_(model: nn.Module, likelihood: Likelihood, val: feeds.Feed, *, seed: int) -> Limits:

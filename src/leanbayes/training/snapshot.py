@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import os
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from .job import Job
     from .loop import Run
 
-_SINCE_0_2 = {"free", "feed", "noise_factors"}  # missing in files of version 0.1
+_SINCE_0_2 = {"free", "feed", "noise_scales"}  # missing in files of version 0.1
 # State that torch's optimisers keep in the shape of the parameter.
 _ELEMENTWISE = {
     "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "square_avg", "grad_avg", "acc_delta", "sum",
@@ -71,17 +72,17 @@ def find(run: Run) -> dict[str, Any] | None:
     return processes.together(run.fabric, read)
 
 
-def noise_factors(job: Job) -> list[float] | None:
-    """The factors that the resumed run multiplied its noise by before its first step; None if none is resumed.
+def noise_scales(job: Job) -> dict[str, float] | None:
+    """The noise scales of layers at the first step of the run that is resumed; None if none is resumed.
 
     Rates of dropout are options of a method, which a checkpoint compares and does not restore.
     """
     if not job.resume or job.checkpoint is None or not job.checkpoint.exists():
         return None
-    factors = checkpoint.read(job.checkpoint).get("noise_factors", [])
-    if not isinstance(factors, list) or not all(type(f) is float and 0 < f < 1 for f in factors):
-        raise ArtifactError(f"{job.checkpoint}: expected factors of its noise between 0 and 1, found {factors!r}")
-    return factors
+    scales = checkpoint.read(job.checkpoint).get("noise_scales", {})
+    if not isinstance(scales, dict) or not all(type(s) is float and 0 < s < math.inf for s in scales.values()):
+        raise ArtifactError(f"{job.checkpoint}: expected positive scales of its noise, found {scales!r}")
+    return scales
 
 
 def begin(run: Run) -> None:
@@ -104,7 +105,7 @@ def take(run: Run) -> dict[str, Any]:
     return {
         "settings": run.fixed,
         "free": run.free,
-        "noise_factors": job.noise_factors,
+        "noise_scales": job.noise_scales,
         "model": job.parameters.gathered(dict(job.model.state_dict())),
         "elbo": dict(job.elbo.state_dict()),
         "optimizer": job.parameters.gathered(job.optimizer.state_dict()),

@@ -90,6 +90,7 @@ class DropoutAlways(DropoutMask, BayesianLayer):
 
     def __init__(self, module: nn.Module, rate: float) -> None:
         super().__init__(rate, spatial_of(module))
+        self.given_rate = rate
         object.__setattr__(self, "shell", copy.copy(module))
         self.training = module.training
 
@@ -111,6 +112,7 @@ class DropoutLayer(StandIn):
         spatial = self.operation.spatial
         width: int = module.in_features if spatial == 0 else module.in_channels  # type: ignore[assignment]
         self.mask = DropoutMask(rate, spatial, (width, *(1,) * spatial))
+        self.given_rate = rate
         self.train(module.training)
 
     def scale_noise_(self, factor: float) -> Callable[[], None] | None:
@@ -130,19 +132,21 @@ def spatial_of(module: nn.Module) -> int:
     return next(spatial for kind, spatial in OWN_DROPOUT.items() if isinstance(module, kind))
 
 
-def _scaled_rate(layer: BayesianLayer, mask: DropoutMask, factor: float) -> Callable[[], None] | None:
+def _scaled_rate(layer: DropoutAlways | DropoutLayer, mask: DropoutMask, factor: float) -> Callable[[], None] | None:
     """Change the rate of a mask so that its standard deviation, sqrt(rate / (1 - rate)), is ``factor`` times as large.
 
-    The method of the layer stores the rate; a part of an ensemble has no method, and keeps its rate.
+    The method of the layer stores the rate; a part of an ensemble has no method, and keeps its rate. The rate is
+    computed from the one given, so that factors whose product is 1 lead back to it to the last bit.
     """
-    before = layer.method, mask.rate
+    before = layer.method, mask.rate, layer.noise_scale
     if layer.method is None or mask.rate == 0:
         return None
-    odds = factor * factor * mask.rate / (1 - mask.rate)
-    mask.rate = odds / (1 + odds)
+    layer.noise_scale *= factor
+    odds = layer.noise_scale**2 * layer.given_rate / (1 - layer.given_rate)
+    mask.rate = layer.given_rate if layer.noise_scale == 1 else odds / (1 + odds)
     layer.method = dataclasses.replace(layer.method, rate=mask.rate)  # type: ignore[call-arg]
 
     def put_back() -> None:
-        layer.method, mask.rate = before
+        layer.method, mask.rate, layer.noise_scale = before
 
     return put_back
