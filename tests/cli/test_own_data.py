@@ -163,7 +163,7 @@ def test_a_file_without_scaling_is_refused_by_predict(run, run_json, home):
     ("arguments", "message"),
     [
         (["--data", "nothing.csv", "--target", "y"], "does not exist"),
-        (["--data", "pictures"], "--data: pictures is no file or folder here; expected the name of a data set"),
+        (["--data", "cras"], "--data: cras is no file or folder here; expected the name of a data set"),
         (["--data", "cars.csv"], "it has id, age, Farbe, price; pass target=..., in a command --target NAME"),
         (["--data", "cars.csv", "--target", "price"], "column 'id': expected numbers or a few different texts"),
         (["--data", "digits", "--target", "y"], "--target: expected a file or folder of your own"),
