@@ -25,7 +25,7 @@ LIMITS = {
     "getattr and hasattr": 40,
     "median file": 109,
     "longest file": 337,
-    "lines": 61_850,  # 40,669 before latents, conformal prediction, own data, segmentation, students, deploying
+    "lines": 61_930,  # 40,669 before latents, conformal prediction, own data, segmentation, students, deploying
     "most rooms that know a family": 2,
 }
 
