@@ -225,19 +225,50 @@ def test_widths_of_nested_networks() -> None:
             assert cell == " / ".join(expected), (name, metric)
 
 
+def test_ablation_of_nested_posteriors() -> None:
+    found: dict[str, dict[Any, dict[str, Any]]] = {}
+    for row in load("results/nested-ablation.cpu.json")["rows"]:
+        found.setdefault(row["method"], {})[row["setting"]] = row["metrics"]
+    table = rows("docs/papers/nested.md", "| | accuracy, % | NLL | ECE | AUPR | AUROC |")
+    assert {row[0] for row in table} == found.keys()
+    names = (("accuracy", 1, 100), ("nll", 3, 1), ("ece", 3, 1), ("AUPR", 2, 1), ("AUROC", 2, 1))
+    for method, *cells in table:
+        at = found[method].values()
+        assert cells == [" / ".join(f"{s * m[name]['mean']:.{d}f}" for m in at) for name, d, s in names], method
+
+
 def test_accuracy_of_sparse_subspaces() -> None:
-    parts = [by_method("results/sparse-accuracy.cpu.json", data) for data in ("fashion-mnist", "cifar10")]
+    parts = [by_method("results/sparse-accuracy.cpu.json", f"fashion-mnist, {net}") for net in ("lenet5", "mlp")]
     for name, *cells in rows("docs/papers/sparse-subspace.md", "| | LeNet-5: accuracy, %"):
         method = name.replace("the same", "sparse subspace, 10 %")
         for part, (accuracy, nll, ece, density) in zip(parts, (cells[:4], cells[4:]), strict=True):
-            if accuracy == "-":
-                assert method not in part
-                continue
             metrics = part[method]
             assert accuracy == spread(metrics["accuracy"], 1, 100), name
-            assert nll == f"{metrics['nll']['mean']:.3f}", name
+            assert nll == spread(metrics["nll"], 3), name
             assert ece == spread(metrics["ece"], 3), name
             assert float(density) == pytest.approx(100 * metrics["density"]["mean"], abs=0.051), name
+
+
+def test_densities_of_sparse_subspaces() -> None:
+    found = {(row["method"], row["setting"]): row["metrics"] for row in load("results/sparse-density.cpu.json")["rows"]}
+    names = (("accuracy", 1, 100), ("nll", 3, 1), ("ece", 3, 1))
+    for density, *cells in rows("docs/papers/sparse-subspace.md", "| density | sparse subspace: accuracy, %"):
+        at = float(density.removesuffix(" %")) / 100
+        methods = ("dense VI" if at == 1 else "sparse subspace", "RigL")
+        each = [found.get((method, at)) for method in methods]
+        assert cells == [spread(m[name], d, s) if m else "-" for m in each for name, d, s in names], density
+
+
+def test_corruptions_of_sparse_subspaces() -> None:
+    every = load("results/sparse-corruption.cpu.json")["rows"]
+    found = {(row["dataset"].split(", ")[1], row["method"], row["setting"]): row["metrics"] for row in every}
+    for name, *cells in rows("docs/papers/sparse-subspace.md", "| | LeNet-5: clean | severity 5"):
+        expected = [
+            f"{100 * m['accuracy']['mean']:.1f} / {m['nll']['mean']:.3f} / {m['ece']['mean']:.3f}"
+            for network in ("lenet5", "mlp")
+            for m in (found[network, name, at] for at in (0, 5))
+        ]
+        assert cells == expected, name
 
 
 def test_addition_and_new_weights() -> None:
@@ -372,7 +403,9 @@ def test_cascades() -> None:
 
 
 def test_one_pass() -> None:
-    found = {(row["method"], row["setting"]): row["metrics"] for row in load("results/one-pass.cpu.json")["rows"]}
+    networks = {"fashion-mnist, lenet5": "LeNet-5", "fashion-mnist, resnet18, width 16": "ResNet-18"}
+    every = load("results/one-pass.cpu.json")["rows"]
+    found = {(f"{networks[row['dataset']]}, {row['method']}", row["setting"]): row["metrics"] for row in every}
     names = {
         "nll": 3,
         "ece": 3,
@@ -381,7 +414,7 @@ def test_one_pass() -> None:
         "variance, logits": 2,
         "x plain": 1,
     }
-    table = rows("docs/guide/one-pass.md", "| posterior | | NLL")
+    table = rows("docs/guide/one-pass.md", "| network, posterior | | NLL")
     assert {tuple(row[:2]) for row in table} == found.keys()
     for method, setting, *cells in table:
         values = {name: found[method, setting].get(name, {"mean": None}) for name in names}
