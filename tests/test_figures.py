@@ -271,6 +271,21 @@ def test_corruptions_of_sparse_subspaces() -> None:
         assert cells == expected, name
 
 
+def test_costs_of_sparse_subspaces() -> None:
+    every = load("results/sparse-cost.cpu.json")["rows"]
+    found = {(row["dataset"], row["method"], row["setting"]): row["metrics"] for row in every}
+    for density, *cells in rows("docs/papers/sparse-subspace.md", "| density | LeNet-5: x dense VI"):
+        each = [found[data, "sparse subspace", float(density[:-2]) / 100] for data in ("fashion-mnist", "cifar10")]
+        assert cells == [
+            cell
+            for m in each
+            for cell in (
+                *(f"{m[name]['mean']:.1f}" for name in ("x dense VI", "x plain")),
+                f"{100 * m['share of bytes']['mean']:.1f} %",
+            )
+        ], density
+
+
 def test_addition_and_new_weights() -> None:
     found = [row for name in ("addition", "init") for row in load(f"results/sparse-{name}.cpu.json")["rows"]]
     expected = [
