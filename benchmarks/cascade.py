@@ -11,7 +11,6 @@ one thread processor time is measured.
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,7 @@ from torch import Tensor
 from torch.utils.data import TensorDataset
 
 import leanbayes as lb
-from common import interleaved, parser, passes, publish, result, timing
-from leanbayes.cli.memory import keep_freed_memory
+from common import interleaved, parser, passes, publish, result, started, timing
 from leanbayes.convert import record
 from leanbayes.recipes.compress.cascade import SETUPS, WIDTHS
 
@@ -51,9 +49,7 @@ def set_thresholds(cascade: lb.Cascade, x: Tensor, stopping: list[float]) -> Non
 def main() -> None:
     """Measure, print and write."""
     options = parser(__doc__, repeats=9).parse_args()
-    torch.set_num_threads(options.threads)
-    kept = keep_freed_memory()
-    clock = time.thread_time if options.threads == 1 else time.perf_counter
+    clock, settings = started(options)
     raw: dict[str, Any] = {}
     ratios: dict[str, float] = {}
     rows = [("data, batch", "x of the whole, median", "minima", "ms, cascade", "ms, whole")]
@@ -84,7 +80,6 @@ def main() -> None:
                     figures = [each[who]["median_of_ratios"], each[who]["ratio_of_minima"]]
                     spent = [1e3 * each[one]["seconds_min"] for one in (who, "whole")]
                     rows.append((f"{label}, {who}", *(f"{value:.3f}" for value in (*figures, *spent))))
-    settings = {"freed memory is kept": kept, "clock": clock.__name__}
     publish(
         result("cascade", ratios, raw, **settings), options, f"A cascade, {torch.get_num_threads()} thread(s)", rows
     )

@@ -44,6 +44,15 @@ def parser(description: str | None, repeats: int) -> argparse.ArgumentParser:
     return result
 
 
+def started(options: argparse.Namespace) -> tuple[Callable[[], float], dict[str, Any]]:
+    """The clock for so many threads, of the processor on one of them, and settings that the result says."""
+    from leanbayes.cli.memory import keep_freed_memory
+
+    torch.set_num_threads(options.threads)
+    clock = time.thread_time if options.threads == 1 else time.perf_counter
+    return clock, {"freed memory is kept": keep_freed_memory(), "clock": clock.__name__}
+
+
 def passes(model: nn.Module, batches: Sequence[Tensor]) -> Callable[[], None]:
     """A function that runs the model on all batches."""
 

@@ -10,14 +10,12 @@ order. Ratios of the minima of rounds in which all take turns. On one thread pro
 from __future__ import annotations
 
 import copy
-import time
 from typing import Any
 
 import torch
 
 import leanbayes as lb
-from common import interleaved, parser, passes, publish, result, timing
-from leanbayes.cli.memory import keep_freed_memory
+from common import interleaved, parser, passes, publish, result, started, timing
 from leanbayes.recipes.compress.one_pass import SETUPS
 
 BATCHES = (64, 256)
@@ -26,9 +24,7 @@ BATCHES = (64, 256)
 def main() -> None:
     """Measure, print and write."""
     options = parser(__doc__, repeats=15).parse_args()
-    torch.set_num_threads(options.threads)
-    kept = keep_freed_memory()
-    clock = time.thread_time if options.threads == 1 else time.perf_counter
+    clock, settings = started(options)
     raw: dict[str, Any] = {}
     ratios: dict[str, float] = {}
     rows = [("network, posterior, images", "x plain", "x default order", "means, x plain", "ms", "ms, plain")]
@@ -57,7 +53,6 @@ def main() -> None:
                 figures = [ratios[label], ratios[f"{label}, default order"], spent["means"] / spent["plain"]]
                 times = [1e3 * spent["one pass"], 1e3 * spent["plain"]]
                 rows.append((label, *(f"{value:.2f}" for value in (*figures, *times))))
-    settings = {"freed memory is kept": kept, "clock": clock.__name__}
     publish(
         result("one_pass", ratios, raw, **settings), options, f"One pass, {torch.get_num_threads()} thread(s)", rows
     )

@@ -11,16 +11,14 @@ processor time is measured.
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 import torch
 from torch import nn
 
 import leanbayes as lb
-from common import interleaved, parser, passes, publish, result, timing
+from common import interleaved, parser, passes, publish, result, started, timing
 from leanbayes import costs, models
-from leanbayes.cli.memory import keep_freed_memory
 
 NETWORKS: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {
     "vgg11_bn": ({}, (3, 32, 32)),
@@ -49,9 +47,7 @@ def cut(name: str, options: dict[str, Any], shape: tuple[int, ...]) -> dict[str,
 def main() -> None:
     """Measure, print and write."""
     options = parser(__doc__, repeats=9).parse_args()
-    torch.set_num_threads(options.threads)
-    kept = keep_freed_memory()
-    clock = time.thread_time if options.threads == 1 else time.perf_counter
+    clock, settings = started(options)
     raw: dict[str, Any] = {}
     ratios: dict[str, float] = {}
     rows = [("network, batch", "x of the whole, minima", "median", "MACs", "ms, narrow", "ms, whole")]
@@ -72,9 +68,8 @@ def main() -> None:
             figures = [narrow["ratio_of_minima"], narrow["median_of_ratios"], macs["narrow"] / macs["whole"]]
             spent = [1e3 * each[who]["seconds_min"] for who in WIDTHS]
             rows.append((label, *(f"{value:.3f}" for value in (*figures, *spent))))
-    settings = {"freed memory is kept": kept, "width": WIDTHS["narrow"], "clock": clock.__name__}
     publish(
-        result("widths", ratios, raw, **settings),
+        result("widths", ratios, raw, width=WIDTHS["narrow"], **settings),
         options,
         f"A quarter of the width, {torch.get_num_threads()} thread(s)",
         rows,

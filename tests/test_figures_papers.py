@@ -69,6 +69,10 @@ def test_ablation_of_nested_posteriors() -> None:
     for method, *cells in table:
         at = found[method].values()
         assert cells == [" / ".join(f"{s * m[name]['mean']:.{d}f}" for m in at) for name, d, s in names], method
+    text = " ".join((ROOT / "docs/papers/nested.md").read_text(encoding="utf-8").split())
+    told = ("learned tails, noise (BN3)", "learned tails, no noise", "BN3, longer", "BN3, legacy")
+    moved = [f"{found[name][0.25]['tails moved']['mean']:.2f}" for name in told]
+    assert "of {} with noise and {} without; in 36 it is {}, in the authors' form {}".format(*moved) in text
 
 
 def test_accuracy_of_sparse_subspaces() -> None:

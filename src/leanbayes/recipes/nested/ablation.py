@@ -6,6 +6,8 @@ augmented images, which noise may stand in for and which take longer to learn; B
 own, and as the authors' code has it ("legacy"). "BN3-MC" averages over widths drawn from the learned tails, each with
 BatchNorm statistics of that width.
 
+"tails moved": the mean total variation between the tail probabilities of a layer and the uniform ones they began with.
+
 A small VGG on 10,000 images of Fashion-MNIST for 12 epochs, two seeds; out-of-domain images are MNIST's. The setting is
 the width. No paper has this table.
 """
@@ -31,6 +33,7 @@ from ..experiment import Cell, Experiment
 from ..results import Metrics
 from ..training import network_cell, split_parameters
 from .networks import NestedSetup, NestedTraining, at_width, digits, fashion, quality
+from .tails import described
 
 
 @dataclass(frozen=True)
@@ -91,20 +94,20 @@ def cells(preset: str) -> Iterator[Cell]:
         }
         base = vars(setup.of(kind))
         one = Regularised(**{**base, "methods": rules, "epochs": EPOCHS[preset], **training})
-        also: dict[str, Any] = {
-            "measured": "ablation",
-            "widths": list(setup.widths),
-            "samples": setup.samples,
-            "clean": setup.clean,
-        }
+        also: dict[str, Any] = {"widths": list(setup.widths), "samples": setup.samples, "clean": setup.clean}
         measure = partial(measured, setup, name)
-        yield network_cell(one.data, one, name, "widths", measure, setup.seeds, other=setup.other, **also)
+        yield network_cell(
+            one.data, one, name, "widths", measure, setup.seeds, measured="ablation", other=setup.other, **also
+        )
 
 
 def measured(setup: NestedSetup, name: str, model: nn.Module, data: DataSet, seed: int) -> dict[str, Any]:
-    """Quality at every width; of BN3 also averaged over widths that are drawn."""
+    """Quality at every width, with how far the tails have moved; of BN3 also averaged over widths that are drawn."""
+    tails = {layer: [float(p) for p in beta] for layer, beta in lb.importance(model).items()}
+    moved = sum(described(tails, layer)["moved"] for layer in tails) / len(tails)
     rows: list[dict[str, Any]] = [
-        {"setting": width, **quality(setup, at_width(setup, model, data, width), data, seed)} for width in setup.widths
+        {"setting": width, "tails moved": moved, **quality(setup, at_width(setup, model, data, width), data, seed)}
+        for width in setup.widths
     ]
     if name.endswith("(BN3)"):
         rows.append({"method": "BN3-MC", "setting": "drawn", **over_widths(setup, model, data, seed)})
